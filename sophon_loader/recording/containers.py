@@ -10,9 +10,8 @@ not know or that have been changed since, and whatever the table cannot make.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial, wraps
 from operator import is_
 from typing import Any
@@ -31,10 +30,7 @@ from sophon_loader.pipeline.op_registry import op_of
 from sophon_loader.pipeline.randomness import preserved
 from sophon_loader.pipeline.replaced import replaced_in_transform
 from sophon_loader.pipeline.watch import Watch
-from sophon_loader.recording.stand_in import StandIn
-
-_ACTIVE: dict[int, Containers] = {}
-"""By thread: whose containers they are that it calls. Threads come and go without a lock, which a fork might copy."""
+from sophon_loader.recording.stand_in import PerThread, StandIn
 
 
 class Containers:
@@ -53,24 +49,9 @@ class Containers:
         self._ends: WeakKeyDictionary[Any, TableEnd | None] = WeakKeyDictionary()
         """By container; None for one that has been called once."""
 
-    @contextmanager
-    def standing_in(self) -> Iterator[None]:
+    def standing_in(self) -> AbstractContextManager[None]:
         """Within, in this thread, containers use their tables. What somebody else puts in their place stays."""
-        thread = threading.get_ident()
-        outer = _ACTIVE.get(thread)
-        _ACTIVE[thread] = self
-        for one in _STAND_INS:
-            one.place()
-        try:
-            yield
-        finally:
-            if outer is not None:
-                _ACTIVE[thread] = outer
-            else:
-                del _ACTIVE[thread]
-            if not _ACTIVE:
-                for one in _STAND_INS:
-                    one.take_away()
+        return _ACTIVE.within(self)
 
     def end_of(self, container: Any) -> TableEnd | None:
         """The end of a container by a table; None if it has none, or is called for the first time."""
@@ -89,7 +70,7 @@ def _calling(before: Any, cls: Any) -> Any:
     @wraps(before)
     def call(container: Any, *inputs: Any, **named: Any) -> Any:
         if len(inputs) == 1 and not named and type(container) is cls and isinstance(inputs[0], Deferred):
-            containers = _ACTIVE.get(threading.get_ident())
+            containers = _ACTIVE.now
             end = None if containers is None else containers.end_of(container)
             if end is not None:
                 return _run(container.transforms, inputs[0], end)
@@ -98,8 +79,9 @@ def _calling(before: Any, cls: Any) -> Any:
     return call
 
 
-_STAND_INS = tuple(
-    StandIn(cls, name, partial(_calling, cls=cls)) for cls, name in ((v1.Compose, "__call__"), (v2.Compose, "forward"))
+_ACTIVE: PerThread[Containers] = PerThread(
+    StandIn(v1.Compose, "__call__", partial(_calling, cls=v1.Compose)),
+    StandIn(v2.Compose, "forward", partial(_calling, cls=v2.Compose)),
 )
 
 
@@ -169,7 +151,7 @@ def _run(transforms: Sequence[Any], image: Any, end: TableEnd) -> Any:
 
 def _looked_at(container: Any) -> TableEnd:
     """The end of a container, as its transforms are now."""
-    taken = [one for one in _STAND_INS if one.take_away()]  # so that the library's own functions are seen
+    taken = [one for one in _ACTIVE.stand_ins if one.take_away()]  # so that the library's own functions are seen
     try:
         transforms = list(container.transforms)
         first = next((at for at, one in enumerate(transforms) if _makes_tensor(one)), len(transforms))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import stat
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -33,10 +32,8 @@ from sophon_loader.recording.picture_counts import (
     WorkerCounts,
     kind_of,
 )
-from sophon_loader.recording.stand_in import StandIn
+from sophon_loader.recording.stand_in import PerThread, StandIn
 
-_PICTURES: dict[int, Pictures] = {}
-"""By thread: of the sample that it makes. Threads come and go without a lock, which a fork might copy."""
 MAX_FILE_NBYTES = 64 << 20
 """Larger files are left to Pillow, which need not have all of them in memory."""
 
@@ -66,20 +63,9 @@ class Opener:
     @contextmanager
     def opening(self) -> Iterator[Pictures]:
         """Within, in this thread, `PIL.Image.open` defers, and containers take deferred images to tensors."""
-        thread = threading.get_ident()
-        outer = _PICTURES.get(thread)
-        pictures = _PICTURES[thread] = Pictures(self._rereads, self._counts)
-        _STAND_IN.place()
-        try:
-            with self._containers.standing_in():
-                yield pictures
-        finally:
-            if outer is not None:
-                _PICTURES[thread] = outer
-            else:
-                del _PICTURES[thread]
-            if not _PICTURES:
-                _STAND_IN.take_away()
+        pictures = Pictures(self._rereads, self._counts)
+        with _PICTURES.within(pictures), self._containers.standing_in():
+            yield pictures
 
 
 class Pictures:
@@ -168,7 +154,7 @@ def _opening(before: Any) -> Any:
 
     @wraps(before)
     def open(fp: Any, *rest: Any, **more: Any) -> Any:
-        pictures = _PICTURES.get(threading.get_ident())
+        pictures = _PICTURES.now
         usual = (*rest, *more.values()) in ((), ("r",), ("r", None), (None,))
         if pictures is None or not usual:
             return before(fp, *rest, **more)
@@ -187,7 +173,7 @@ def _opening(before: Any) -> Any:
     return open
 
 
-_STAND_IN = StandIn(Image, "open", _opening)
+_PICTURES: PerThread[Pictures] = PerThread(StandIn(Image, "open", _opening))
 
 
 def can_defer() -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+_Value = TypeVar("_Value")
 
 
 class StandIn:
@@ -43,3 +47,46 @@ class StandIn:
         if stood:
             setattr(self._holder, self._name, self._before)
         return stood
+
+
+class PerThread(Generic[_Value]):
+    """Functions that stand in for others while any thread has something for them, each thread its own.
+
+    Threads come and go without a lock, which a fork might copy.
+
+    Args:
+        stand_ins: the functions.
+
+    Example:
+        >>> pictures = PerThread(StandIn(Image, "open", opening))
+        >>> with pictures.within(these):
+        ...     assert pictures.now is these
+    """
+
+    def __init__(self, *stand_ins: StandIn) -> None:
+        self.stand_ins = stand_ins
+        self._values: dict[int, _Value] = {}
+
+    @property
+    def now(self) -> _Value | None:
+        """What this thread has for them; None outside of `within`."""
+        return self._values.get(threading.get_ident())
+
+    @contextmanager
+    def within(self, value: _Value) -> Iterator[None]:
+        """Within, this thread has that for them, and they stand there."""
+        thread = threading.get_ident()
+        outer = self._values.get(thread)
+        self._values[thread] = value
+        for one in self.stand_ins:
+            one.place()
+        try:
+            yield
+        finally:
+            if outer is not None:
+                self._values[thread] = outer
+            else:
+                del self._values[thread]
+            if not self._values:
+                for one in self.stand_ins:
+                    one.take_away()
