@@ -6,6 +6,8 @@ wherever and after whatever it is computed. `preserved` gives the caller's gener
 
 from __future__ import annotations
 
+import gc
+import os
 import random
 import struct
 import sys
@@ -28,6 +30,10 @@ _DRAW_NOTHING = sys.stdlib_module_names.union(
     ("prometheus_client", "tensorboard", "tensorboardX", "wandb", "pytest", "pytest_timeout", "execnet", "xdist"),
 )
 """Packages whose own threads draw no random numbers. `__main__` and a user's modules are none of them."""
+_UNCOLLECTED = threading.RLock()
+os.register_at_fork(
+    before=_UNCOLLECTED.acquire, after_in_parent=_UNCOLLECTED.release, after_in_child=_UNCOLLECTED.release
+)
 
 
 @dataclass(frozen=True)
@@ -117,10 +123,29 @@ def threads_beside() -> list[str]:
     package known to draw nothing waits for work, or does that package's. So do the threads of idle pools, queues,
     servers, progress bars, notebooks and debuggers. Any other one runs code that nobody here knows.
     """
-    own, names = threading.get_ident(), {one.ident: one.name for one in threading.enumerate()}
-    running = sys._current_frames()
-    del running[own]  # a frame that refers to itself would keep all above it, and their loader, until a collection
-    return sorted(names.get(ident, "unnamed") for ident, frame in running.items() if not _draws_nothing(frame))
+    own = threading.get_ident()
+    with _uncollected():
+        names = {one.ident: one.name for one in threading.enumerate()}
+        running = sys._current_frames()
+        del running[own]  # a frame that refers to itself would keep all above it, and their loader, until a collection
+        return sorted(names.get(ident, "unnamed") for ident, frame in running.items() if not _draws_nothing(frame))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Run a block in which no garbage is collected, nor a process forked.
+
+    Python 3.11 makes the objects of a stack's frames as somebody asks for them, and may collect garbage in the middle
+    of that. A finalizer that ends the thread whose stack it is then leaves a frame that is none: Python crashes.
+    """
+    with _UNCOLLECTED:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()
 
 
 def _draws_nothing(frame: FrameType | None) -> bool:

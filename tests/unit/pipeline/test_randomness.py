@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
+import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sophon_loader.pipeline.op import GENERATORS
-from sophon_loader.pipeline.randomness import Draw, Seed, op_seed, preserved, seed_generators
+from sophon_loader.pipeline.randomness import Draw, Seed, op_seed, preserved, seed_generators, threads_beside
 
 _SMALL = st.integers(0, 50)
 _PLACES = st.tuples(_SMALL, _SMALL, _SMALL, _SMALL)
@@ -151,3 +154,27 @@ def test_all_generators_are_preserved_though_a_signal_comes_as_one_is(monkeypatc
         random.random(), torch.rand(1)
         monkeypatch.setattr(np.random, "set_state", late)
     assert random.getstate() == before[0] and torch.equal(torch.default_generator.get_state(), before[1])
+
+
+def test_nothing_is_collected_while_the_stacks_of_other_threads_are_read() -> None:
+    """A finalizer that ended one of those threads then made Python 3.11 crash."""
+    within: list[bool] = []
+
+    def collected(phase: str, _: object) -> None:
+        within.append(sys._getframe(1).f_code.co_name == "_draws_nothing")
+
+    waiting = threading.Barrier(2)
+    thread = threading.Thread(target=lambda: [waiting.wait(), waiting.wait()])
+    thread.start()
+    waiting.wait()
+    before = gc.get_threshold()
+    gc.callbacks.append(collected)
+    try:
+        gc.set_threshold(1, 1, 1)
+        assert threads_beside() == [] and gc.isenabled()
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(collected)
+        waiting.wait()
+        thread.join()
+    assert True not in within
