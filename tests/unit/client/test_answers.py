@@ -46,6 +46,7 @@ from sophon_loader.wire.messages import (
     Welcome,
 )
 from sophon_loader.wire.version import VERSIONS
+from tests.support.agents import until
 from tests.support.loaders import said, sample_message, samples_of
 from tests.support.pictures import folder, make_tree
 
@@ -136,6 +137,7 @@ def test_what_was_asked_again_gets_no_answer_to_what_was_asked_before(liar: Liar
     connection._begin(AskSizes("d", KEYS), None)
     connection._put()  # the connection was lost, and came back
     assert (connection._answered(WAIT_S) or [None])[0] == Sizes("/data", [0, 0, 0])
+    until(lambda: sum(isinstance(one, AskSizes) for one in liar.heard) == 2, "both have come")
     assert connection.sizes(KEYS, WAIT_S).nbytes == [2, 2, 2]
 
 
