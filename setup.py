@@ -33,6 +33,6 @@ setup(
         extension("_jpegcrop", "module", "jpegcrop", "emit", *READING),
         extension("_table", "table_module", "table"),
         extension("_resample", "resample_module", "resample", "resample_rows", "finish", libraries=("m",)),
-        extension("_decode", "decode_module", "decode", "blocks", "values", *PIXELS, *READING),
+        extension("_decode", "decode_module", "decode", "progressive", "blocks", "values", *PIXELS, *READING),
     ]
 )

@@ -14,7 +14,7 @@ Each file's two slots are compared bit for bit in each round, outside the times.
 
 Why it is fast: rows and columns outside the box are neither transformed nor coloured, no picture is kept between two
 steps, and the values of a slot are written once. Where it loses: boxes of nearly all of a picture gain least, and a
-progressive file gains nothing.
+progressive file gains less.
 
 Bars: torchvision's time / ours >= 3.5; 0.95 of the baseline files go through.
 """

@@ -26,6 +26,18 @@ INLINE void consume(bit_reader *r, unsigned n)
     r->count -= n;
 }
 
+/* The number of zeros below the lowest one of `bits`, which must not be 0. */
+INLINE unsigned lowest_bit(uint64_t bits)
+{
+#if defined(__GNUC__)
+    return (unsigned)__builtin_ctzll(bits);
+#else
+    unsigned n = 0;
+    while (!(bits >> n & 1)) n++;
+    return n;
+#endif
+}
+
 /* The value of `size` bits at the top of `bits`, F.2.2.1 (EXTEND); 0 for size 0. Without a branch:
  * a sign is not to be guessed. */
 INLINE uint32_t extend(uint64_t bits, unsigned size)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "blocks.h"
+#include "progressive.h"
 
 enum { ROWS_KEPT = 2 /* of MCUs: up-sampling mixes the rows on both sides of their border */ };
 
@@ -34,6 +35,7 @@ struct decode_ctx {
     huff_table dc[4], ac[4];
     value_table values[4];
     channel channels[MAX_COMPONENTS];
+    progressive coefficients; /* of a file with many scans */
     block_batch batch;
     block_target targets[MAX_BLOCKS];
 
@@ -151,11 +153,29 @@ static bool load_tables(decode_ctx *ctx)
     return true;
 }
 
-/* A block has a DC and an AC code of at least a bit each. */
+static bool load_planes(decode_ctx *ctx)
+{
+    for (unsigned i = 0; i < ctx->f.n_components; i++) {
+        const channel *c = &ctx->channels[i];
+        coefficient_plane *to = &ctx->coefficients.planes[i];
+        to->h = c->h;
+        to->v = c->v;
+        to->width = (c->width - 1) / 8 + 1;
+        to->height = (c->height - 1) / 8 + 1;
+        to->stride = ctx->columns * c->h;
+        to->n_rows = ctx->end_row * c->v;
+    }
+    return progressive_nbytes(&ctx->coefficients, ctx->f.n_components) <= MAX_COEFFICIENT_NBYTES;
+}
+
+/* A block has a DC code of at least a bit; and, unless AC codes of many blocks are one, an AC code
+ * of a bit. */
 static bool has_enough_bits(const decode_ctx *ctx)
 {
-    uint64_t mcus = (uint64_t)(ctx->end_row - 1) * ctx->columns + ctx->end_column;
-    return mcus * ctx->in.n_blocks * 2 <= (uint64_t)(ctx->f.end - ctx->f.scan) * 8;
+    uint64_t mcus = (uint64_t)(ctx->end_row - 1) * ctx->columns + ctx->end_column, bits = 0;
+    for (unsigned i = 0; i < ctx->f.n_components; i++)
+        bits += ctx->channels[i].h * ctx->channels[i].v * (ctx->f.is_progressive ? 1 : 2);
+    return mcus * bits <= (uint64_t)(ctx->f.end - ctx->f.scan) * 8;
 }
 
 static bool is_inside(const frame *f, jpegcrop_rect r)
@@ -168,7 +188,7 @@ decode_status decode_begin(decode_ctx *ctx, const uint8_t *src, size_t src_nbyte
                            jpegcrop_rect *rect, unsigned *n_channels)
 {
     frame *f = &ctx->f;
-    if (frame_parse(f, src, src_nbytes) != JPEGCROP_OK) return give_up(ctx, f->reason);
+    if (frame_parse(f, src, src_nbytes, true) != JPEGCROP_OK) return give_up(ctx, f->reason);
     if (f->n_components == 3 && !is_ycc(f)) return give_up(ctx, "not YCbCr");
     if (!rect->width && !rect->height) *rect = (jpegcrop_rect){0, 0, f->width, f->height};
     if (!is_inside(f, *rect)) return give_up(ctx, "rectangle not inside the picture");
@@ -176,7 +196,11 @@ decode_status decode_begin(decode_ctx *ctx, const uint8_t *src, size_t src_nbyte
         if (!begin_channel(ctx, i)) return give_up(ctx, "huge quantisation step");
     ctx->rect = *rect;
     choose_mcus(ctx);
-    if (!load_tables(ctx)) return give_up(ctx, "impossible Huffman table");
+    if (f->is_progressive) {
+        if (!load_planes(ctx)) return give_up(ctx, "progressive, and very large");
+    } else if (!load_tables(ctx)) {
+        return give_up(ctx, "impossible Huffman table");
+    }
     if (!has_enough_bits(ctx)) return give_up(ctx, "scan cut short");
     *n_channels = f->n_components;
     return DECODE_OK;
@@ -251,12 +275,36 @@ static bool take_mcus(decode_ctx *ctx, const pixel_ops *ops, size_t n, bool deco
     return true;
 }
 
-static bool decode_mcu_row(decode_ctx *ctx, const pixel_ops *ops, size_t mcu_row)
+static bool read_mcu_row(decode_ctx *ctx, const pixel_ops *ops, size_t mcu_row)
 {
     size_t wanted = ctx->end_column - ctx->column;
     size_t skip = mcu_row == ctx->row ? mcu_row * ctx->columns + ctx->column : ctx->columns - wanted;
     aim(ctx, mcu_row);
-    if (!take_mcus(ctx, ops, skip, false) || !take_mcus(ctx, ops, wanted, true)) return false;
+    return take_mcus(ctx, ops, skip, false) && take_mcus(ctx, ops, wanted, true);
+}
+
+/* The same where the coefficients are there. */
+static bool transform_mcu_row(decode_ctx *ctx, const pixel_ops *ops, size_t mcu_row)
+{
+    block_batch *batch = &ctx->batch;
+    for (unsigned i = 0; i < ctx->f.n_components; i++) {
+        const channel *c = &ctx->channels[i];
+        const coefficient_plane *plane = &ctx->coefficients.planes[i];
+        for (size_t row = mcu_row * c->v; row < (mcu_row + 1) * c->v; row++) {
+            uint8_t *out = row_of(c, row * 8);
+            for (size_t x = ctx->column * c->h; x < ctx->end_column * c->h; x++, out += 8) {
+                const int16_t *block = plane->coefficients + (row * plane->stride + x) * 64;
+                batch->job[batch->n++] = (idct_job){block, c->quant, out, c->stride};
+                if (batch->n == BATCH_BLOCKS && !blocks_flush(batch, ops)) return false;
+            }
+        }
+    }
+    return true;
+}
+
+static bool decode_mcu_row(decode_ctx *ctx, const pixel_ops *ops, size_t mcu_row)
+{
+    if (!(ctx->f.is_progressive ? transform_mcu_row : read_mcu_row)(ctx, ops, mcu_row)) return false;
     if (!blocks_flush(&ctx->batch, ops)) return false;
     pad_edges(ctx, mcu_row);
     return true;
@@ -313,12 +361,21 @@ static bool decode_rows(decode_ctx *ctx, const pixel_ops *ops, uint8_t *out)
     return true;
 }
 
+static decode_status run_progressive(decode_ctx *ctx, const pixel_ops *ops, uint8_t *out)
+{
+    if (!progressive_begin(&ctx->coefficients, ctx->f.n_components)) return DECODE_NO_MEMORY;
+    const char *wrong = progressive_read(&ctx->coefficients, &ctx->f, &ctx->in);
+    if (wrong) return give_up(ctx, wrong);
+    return decode_rows(ctx, ops, out) ? DECODE_OK : give_up(ctx, "coefficients out of range");
+}
+
 decode_status decode_run(decode_ctx *ctx, const pixel_ops *ops, uint8_t *out)
 {
     for (unsigned i = 0; i < ctx->f.n_components; i++)
         if (!grow_channel(ctx, &ctx->channels[i])) return DECODE_NO_MEMORY;
-    if (!scan_begin(&ctx->in, ctx->f.scan, ctx->f.end)) return DECODE_NO_MEMORY;
     ctx->batch.n = 0;
+    if (ctx->f.is_progressive) return run_progressive(ctx, ops, out);
+    if (!scan_begin(&ctx->in, ctx->f.scan, ctx->f.end)) return DECODE_NO_MEMORY;
     if (!decode_rows(ctx, ops, out)) return give_up(ctx, "damaged scan");
     const char *wrong = scan_check_tail(&ctx->in);
     return wrong ? give_up(ctx, wrong) : DECODE_OK;
@@ -328,7 +385,7 @@ const char *decode_reason(const decode_ctx *ctx) { return ctx->reason; }
 
 size_t decode_nbytes(const decode_ctx *ctx)
 {
-    size_t nbytes = sizeof *ctx + ctx->in.capacity;
+    size_t nbytes = sizeof *ctx + ctx->in.capacity + ctx->coefficients.nbytes;
     for (const channel *c = ctx->channels; c < ctx->channels + MAX_COMPONENTS; c++)
         nbytes += c->plane.nbytes + c->line.nbytes;
     return nbytes;
@@ -340,6 +397,7 @@ void decode_free(decode_ctx *ctx)
 {
     if (!ctx) return;
     scan_free(&ctx->in);
+    progressive_free(&ctx->coefficients);
     for (channel *c = ctx->channels; c < ctx->channels + MAX_COMPONENTS; c++) {
         free(c->plane.data);
         free(c->line.data);

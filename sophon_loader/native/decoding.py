@@ -95,11 +95,13 @@ def _decodes(data: bytes, box: Box | None) -> bool:
 
 
 def _files() -> Iterator[bytes]:
-    """Every way of sampling chroma that is mixed or repeated, grey, restarts, and values beyond black and white."""
+    """Every way of sampling chroma that is mixed or repeated, grey, restarts, many scans, and values beyond black and
+    white."""
     values = np.random.default_rng(0).integers(-128, 384, (_SIDE_PX, _SIDE_PX, 3)).clip(0, 255).astype(np.uint8)
     noise = Image.fromarray(values)
     smooth = noise.resize((5, 5)).resize(noise.size, Image.Resampling.BICUBIC)
     yield _written(smooth, subsampling="4:4:4", quality=90, optimize=True)
+    yield _written(noise, subsampling="4:2:0", quality=80, progressive=True)
     yield _written(smooth.convert("L"), quality=30)
     yield _written(noise.crop((0, 0, 3, 5)), subsampling="4:2:0", quality=95)
     for picture in (noise, smooth):

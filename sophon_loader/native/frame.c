@@ -98,7 +98,8 @@ static jpegcrop_status parse_sof(frame *f, unsigned marker, const uint8_t *body,
         return too_large(f, "side longer than 65500 pixels");
     if ((uint64_t)f->width * f->height > JPEGCROP_MAX_PIXELS)
         return too_large(f, "over 89 million pixels");
-    if (marker != MARKER_SOF0 && marker != MARKER_SOF1)
+    f->is_progressive &= marker == MARKER_SOF2;
+    if (marker != MARKER_SOF0 && marker != MARKER_SOF1 && !f->is_progressive)
         return unsupported(f, "progressive, lossless, hierarchical or arithmetic");
     if (body[0] != 8) return unsupported(f, "not 8 bits per sample");
     if (f->n_components != 1 && f->n_components != 3)
@@ -106,9 +107,19 @@ static jpegcrop_status parse_sof(frame *f, unsigned marker, const uint8_t *body,
     return parse_components(f, body + 6);
 }
 
+static jpegcrop_status check_quant(frame *f)
+{
+    for (unsigned i = 0; i < f->n_components; i++)
+        if (!f->quant[f->comp[i].quant]) return corrupt(f, "quantisation table missing");
+    return JPEGCROP_OK;
+}
+
 static jpegcrop_status parse_sos(frame *f, const uint8_t *body, size_t n)
 {
     if (!f->sof) return corrupt(f, "scan without frame header");
+    f->scan_header = body;
+    f->scan_header_nbytes = n;
+    if (f->is_progressive) return check_quant(f);
     if (n < 1 || n != 4 + 2 * (size_t)body[0]) return corrupt(f, "damaged scan header");
     if (body[0] != f->n_components) return unsupported(f, "several scans");
     const uint8_t *at = body + 1;
@@ -120,9 +131,16 @@ static jpegcrop_status parse_sos(frame *f, const uint8_t *body, size_t n)
         if (c->dc > 3 || c->ac > 3) return corrupt(f, "damaged scan header");
         if (!f->dc[c->dc] || !f->ac[c->ac])
             return unsupported(f, "Huffman table not in the file");
-        if (!f->quant[c->quant]) return corrupt(f, "quantisation table missing");
     }
+    if (check_quant(f) != JPEGCROP_OK) return JPEGCROP_CORRUPT;
     if (at[0] != 0 || at[1] != 63 || at[2] != 0) return unsupported(f, "not a sequential scan");
+    return JPEGCROP_OK;
+}
+
+static jpegcrop_status parse_dri(frame *f, const uint8_t *body, size_t n)
+{
+    if (n != 2) return corrupt(f, "damaged restart interval");
+    f->restart_interval = load16(body);
     return JPEGCROP_OK;
 }
 
@@ -132,11 +150,7 @@ static jpegcrop_status parse_segment(frame *f, unsigned marker, const uint8_t *b
     if (marker == MARKER_DQT) return parse_dqt(f, body, n);
     if (marker == MARKER_SOS) return parse_sos(f, body, n);
     if (is_metadata(marker)) return metadata_parse(f, marker, body, n);
-    if (marker == MARKER_DRI) {
-        if (n != 2) return corrupt(f, "damaged restart interval");
-        f->restart_interval = load16(body);
-        return JPEGCROP_OK;
-    }
+    if (marker == MARKER_DRI) return parse_dri(f, body, n);
     if (marker >= MARKER_SOF0 && marker <= MARKER_SOF15 && marker != MARKER_JPG &&
         marker != MARKER_DAC)
         return parse_sof(f, marker, body, n);
@@ -144,10 +158,11 @@ static jpegcrop_status parse_segment(frame *f, unsigned marker, const uint8_t *b
 }
 
 /* Stricter than libjpeg, which skips junk between segments: a file that needs that is sent whole. */
-jpegcrop_status frame_parse(frame *f, const uint8_t *src, size_t n)
+jpegcrop_status frame_parse(frame *f, const uint8_t *src, size_t n, bool may_be_progressive)
 {
     memset(f, 0, sizeof *f);
     f->reason = "";
+    f->is_progressive = may_be_progressive;
     if (n > JPEGCROP_MAX_NBYTES) return too_large(f, "file over 256 MiB");
     if (n < 4 || src[0] != 0xFF || src[1] != MARKER_SOI) return corrupt(f, "not a JPEG");
     const uint8_t *at = src + 2, *end = src + n;
@@ -169,4 +184,25 @@ jpegcrop_status frame_parse(frame *f, const uint8_t *src, size_t n)
     f->scan = at;
     f->end = end;
     return metadata_check(f);
+}
+
+bool frame_parse_between(frame *f, const uint8_t **at)
+{
+    const uint8_t *p = *at;
+    for (;;) {
+        uint8_t marker = *p;
+        *at = p++;
+        if (marker == MARKER_EOI) return true;
+        if (f->end - p < 2) return false;
+        size_t length = load16(p);
+        if (length < 2 || (size_t)(f->end - p) < length) return false;
+        if (marker == MARKER_SOS) return true;
+        jpegcrop_status status = JPEGCROP_UNSUPPORTED;
+        if (marker == MARKER_DHT) status = parse_dht(f, p + 2, length - 2);
+        if (marker == MARKER_DRI) status = parse_dri(f, p + 2, length - 2);
+        p += length;
+        if (status != JPEGCROP_OK || p == f->end || *p != 0xFF) return false;
+        while (p < f->end && *p == 0xFF) p++;
+        if (p == f->end) return false;
+    }
 }

@@ -9,6 +9,7 @@
 enum {
     MARKER_SOF0 = 0xC0,
     MARKER_SOF1 = 0xC1,
+    MARKER_SOF2 = 0xC2,
     MARKER_DHT = 0xC4,
     MARKER_JPG = 0xC8,
     MARKER_DAC = 0xCC,
@@ -60,13 +61,22 @@ typedef struct {
     const uint8_t *dc[4], *ac[4]; /* Huffman tables at their 16 counts, or NULL */
     const uint8_t *header;        /* the first segment */
     const uint8_t *scan, *end;    /* entropy-coded bytes and all behind them */
+    const uint8_t *scan_header;   /* the body of the first, which is not read where `is_progressive` */
+    size_t scan_header_nbytes;
+    bool is_progressive;
     const char *reason;           /* why it was refused; else empty */
 } frame;
 
 static inline unsigned load16(const uint8_t *p) { return (unsigned)p[0] << 8 | p[1]; }
 
-/* Fills in `f` as far as the header is sound, and says whether the file can be cropped. */
-jpegcrop_status frame_parse(frame *f, const uint8_t *src, size_t n);
+/* Fills in `f` as far as the header is sound, and says whether the file can be cropped; or decoded,
+ * where `f` may be progressive. */
+jpegcrop_status frame_parse(frame *f, const uint8_t *src, size_t n, bool may_be_progressive);
+
+/* Takes in the tables between two scans of a progressive file, from the byte behind an FF on. `at`
+ * comes to stand at such a byte of the next scan header, all of which is there, or of the end of
+ * the image. False for whatever else is there. */
+bool frame_parse_between(frame *f, const uint8_t **at);
 
 /* Sets the reason and returns `status`. */
 jpegcrop_status frame_refuse(frame *f, jpegcrop_status status, const char *reason);

@@ -33,17 +33,18 @@ static void fill16(uint16_t *at, size_t n, unsigned value)
     for (size_t i = 0; i < n; i++) at[i] = (uint16_t)value;
 }
 
-static bool build_dc(huff_table *t)
+/* Entries of one symbol each, whose lower four bits say how many bits follow its code. */
+static bool build_symbols(huff_table *t, unsigned largest)
 {
     uint16_t *fast = t->level;
     const uint8_t *symbol = t->symbols;
     memset(fast, 0, sizeof *fast << DC_BITS);
     for (unsigned length = 1; length <= MAX_CODE_LENGTH; length++) {
         for (unsigned i = 0; i < t->counts[length - 1]; i++, symbol++) {
-            if (*symbol > MAX_CATEGORY) return false;
+            if (*symbol > largest) return false;
             if (length > DC_BITS) continue;
             size_t span = (size_t)1 << (DC_BITS - length);
-            fill16(fast, span, (length + *symbol) | (unsigned)*symbol << STEP_SHIFT);
+            fill16(fast, span, (length + (*symbol & 15u)) | (unsigned)*symbol << STEP_SHIFT);
             fast += span;
         }
     }
@@ -88,7 +89,14 @@ static void build_ac(huff_table *t)
 bool huff_load_dc(huff_table *t, const uint8_t *counts)
 {
     if (holds(t, counts)) return true;
-    t->built = derive_codes(t, counts) && build_dc(t);
+    t->built = derive_codes(t, counts) && build_symbols(t, MAX_CATEGORY);
+    return t->built;
+}
+
+bool huff_load_symbols(huff_table *t, const uint8_t *counts)
+{
+    if (holds(t, counts)) return true;
+    t->built = derive_codes(t, counts) && build_symbols(t, UINT8_MAX);
     return t->built;
 }
 

@@ -45,6 +45,10 @@ typedef struct {
 bool huff_load_dc(huff_table *t, const uint8_t *counts);
 bool huff_load_ac(huff_table *t, const uint8_t *counts);
 
+/* For one AC symbol at a time, as in progressive scans: entries as of DC, with all 8 bits of the
+ * symbol in bits 5..12. `t` must be used for nothing else. */
+bool huff_load_symbols(huff_table *t, const uint8_t *counts);
+
 /* Only what `huff_slow_symbol` needs, and none of the look-up tables. */
 bool huff_load_codes(huff_table *t, const uint8_t *counts);
 

@@ -167,7 +167,7 @@ jpegcrop_status jpegcrop_crop(jpegcrop_ctx *ctx, const uint8_t *src, size_t src_
     window kept;
     size_t start = 0;
     *result = (jpegcrop_result){0};
-    jpegcrop_status status = frame_parse(&ctx->f, src, src_nbytes);
+    jpegcrop_status status = frame_parse(&ctx->f, src, src_nbytes, false);
     if (status == JPEGCROP_OK && keep_metadata) status = metadata_check_kept(&ctx->f);
     if (status != JPEGCROP_OK) goto done;
     if (!rect_is_inside(&ctx->f, rect)) {
@@ -192,7 +192,7 @@ done:
 jpegcrop_status jpegcrop_size(const uint8_t *src, size_t src_nbytes, jpegcrop_info *info)
 {
     frame f;
-    jpegcrop_status status = frame_parse(&f, src, src_nbytes);
+    jpegcrop_status status = frame_parse(&f, src, src_nbytes, false);
     *info = (jpegcrop_info){f.width, f.height, f.n_components, f.index != NULL, f.reason};
     return status;
 }

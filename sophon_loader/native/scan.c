@@ -208,7 +208,7 @@ bool scan_walk_first(scan *s, first_mcu *mcu)
  * fails only where the end is missing or something else than a restart comes before it. Fill bytes
  * before a stuffed zero could change no kept pixel; they are refused so that the rectangle does not
  * decide whether a file is. */
-const char *scan_check_tail(const scan *s)
+const char *scan_find_marker(const scan *s, const uint8_t **found)
 {
     const uint8_t *at = s->raw;
     unsigned marker = s->closed ? s->marker : 0;
@@ -220,5 +220,14 @@ const char *scan_check_tail(const scan *s)
         marker = *at++;
         if (marker == 0 && at - first > 2) return "damaged scan";
     }
-    return marker == MARKER_EOI ? NULL : "unexpected marker in the scan";
+    *found = at - 1;
+    return NULL;
+}
+
+const char *scan_check_tail(const scan *s)
+{
+    const uint8_t *marker;
+    const char *wrong = scan_find_marker(s, &marker);
+    if (wrong) return wrong;
+    return *marker == MARKER_EOI ? NULL : "unexpected marker in the scan";
 }

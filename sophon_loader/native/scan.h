@@ -64,6 +64,10 @@ bool scan_top_up(scan *s, const bit_reader *r);
 /* Bits of the segment read so far. */
 size_t scan_position(const scan *s);
 
+/* Finds the marker behind the scan, restarts apart, in what was not walked over: `marker` comes to
+ * stand at the byte behind its FF. NULL, or what is wrong. */
+const char *scan_find_marker(const scan *s, const uint8_t **marker);
+
 /* Looks at the markers in what was not walked over: NULL if only restarts and the end-of-image
  * marker are there, else what is wrong. */
 const char *scan_check_tail(const scan *s);

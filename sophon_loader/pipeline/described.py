@@ -193,7 +193,7 @@ def _run_measured(
 ) -> tuple[Any, int]:
     """The value behind op 1, and 2; or anything, and 0, where op 1 cannot be recorded."""
     source = source_of(data) if begun is None else begun.source
-    if source is None or source.shape.px > chain.max_px or not source.can_be_cut:
+    if source is None or source.shape.px > chain.max_px or not source.can_be_decoded:
         return None, 0
     if begun is None or begun.stage != 2:
         begun = begin(chain, source, draw, stop=2)

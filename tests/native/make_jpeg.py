@@ -81,7 +81,9 @@ Lengths = dict[tuple[int, int], list[list[int]]]
 
 
 @dataclass
-class _Bits:
+class Bits:
+    """Bits of a scan."""
+
     value: int = 0
     length: int = 0
     chunks: list[bytes] = field(default_factory=list)
@@ -99,12 +101,12 @@ class _Bits:
 def make_jpeg(spec: Spec) -> bytes:
     """Encode `spec`; the same spec gives the same bytes."""
     segments = list(_segments(spec))
-    lengths = _optimal_tables(segments) if spec.optimise else _standard_tables()
-    codes = {key: _codes(table) for key, table in lengths.items()}
+    lengths = code_lengths(segments) if spec.optimise else _standard_tables()
+    codes = {key: codes_of(table) for key, table in lengths.items()}
     fill = b"\xff" * spec.fill_bytes
     scan = b""
     for i, symbols in enumerate(segments):
-        bits = _Bits()
+        bits = Bits()
         for key, symbol, value, size in symbols:
             bits.put(*codes[key][symbol])
             bits.put(value, size)
@@ -116,7 +118,7 @@ def make_jpeg(spec: Spec) -> bytes:
 
 def with_segment(jpeg: bytes, marker: int, body: bytes) -> bytes:
     """A file with one more segment, in front of all others."""
-    return jpeg[:2] + _segment(b"", marker, body) + jpeg[2:]
+    return jpeg[:2] + segment(b"", marker, body) + jpeg[2:]
 
 
 def index_of_pictures(pictures: Sequence[tuple[int, int, int]], order: str = "<") -> bytes:
@@ -133,31 +135,35 @@ def index_of_pictures(pictures: Sequence[tuple[int, int, int]], order: str = "<"
     return b"MPF\0" + tiff + b"".join(struct.pack(order + "IIIHH", *picture, 0, 0) for picture in pictures)
 
 
-def _segment(fill: bytes, marker: int, body: bytes) -> bytes:
+def segment(fill: bytes, marker: int, body: bytes) -> bytes:
     return fill + bytes([0xFF, marker]) + (len(body) + 2).to_bytes(2, "big") + body
 
 
 def _header(spec: Spec, lengths: Lengths, fill: bytes) -> Iterator[bytes]:
     n = len(spec.sampling)
     if spec.jfif:
-        yield _segment(fill, 0xE0, b"JFIF\0\1\1\0\0\1\0\1\0\0")
+        yield segment(fill, 0xE0, b"JFIF\0\1\1\0\0\1\0\1\0\0")
     if spec.adobe_transform is not None:
-        yield _segment(fill, 0xEE, b"Adobe\0\x64\0\0\0\0" + bytes([spec.adobe_transform]))
-    for table in range(min(n, 2)):
-        # with these steps some samples leave 0..255, so that clamping is seen too
-        yield _segment(fill, 0xDB, bytes([table, 7 + table, *[3 + i // 8 for i in range(63)]]))
+        yield segment(fill, 0xEE, b"Adobe\0\x64\0\0\0\0" + bytes([spec.adobe_transform]))
+    yield from quantisation(fill, n)
     frame = bytes([8]) + spec.height.to_bytes(2, "big") + spec.width.to_bytes(2, "big") + bytes([n])
     for i, (h, v) in enumerate(spec.sampling):
         frame += bytes([spec.ids[i], h << 4 | v, min(i, 1)])
-    yield _segment(fill, spec.sof, frame)
+    yield segment(fill, spec.sof, frame)
     for (cls, number), table_lengths in lengths.items():
         counts = bytes(len(symbols) for symbols in table_lengths)
         body = bytes([cls << 4 | number]) + counts + b"".join(map(bytes, table_lengths))
-        yield _segment(fill, 0xC4, body)
+        yield segment(fill, 0xC4, body)
     if spec.restart_interval:
-        yield _segment(fill, 0xDD, spec.restart_interval.to_bytes(2, "big"))
+        yield segment(fill, 0xDD, spec.restart_interval.to_bytes(2, "big"))
     scan = bytes([n]) + b"".join(bytes([spec.ids[i], min(i, 1) * 0x11]) for i in range(n))
-    yield _segment(fill, 0xDA, scan + b"\0\x3f\0")
+    yield segment(fill, 0xDA, scan + b"\0\x3f\0")
+
+
+def quantisation(fill: bytes, n: int) -> Iterator[bytes]:
+    """The tables of a file of `n` components. Their steps have some samples leave 0..255, so that clamping is seen."""
+    for table in range(min(n, 2)):
+        yield segment(fill, 0xDB, bytes([table, 7 + table, *[3 + i // 8 for i in range(63)]]))
 
 
 Symbol = tuple[tuple[int, int], int, int, int]  # table, symbol, value bits, how many
@@ -182,9 +188,19 @@ def _segments(spec: Spec) -> Iterator[list[Symbol]]:
                     previous = dc[i]
                     change = rng.randint(-spec.dc_step, spec.dc_step)
                     dc[i] = max(-spec.dc_limit, min(spec.dc_limit, previous + change))
-                    symbols.append(((0, min(i, 1)), *_magnitude(dc[i] - previous)))
+                    symbols.append(((0, min(i, 1)), *magnitude(dc[i] - previous)))
                     symbols.extend(_ac_symbols(rng, (1, min(i, 1)), spec.density))
         yield symbols
+
+
+def drawn_block(rng: random.Random, spec: Spec) -> list[int]:
+    """64 coefficients in zigzag order."""
+    ac = [_drawn_ac(rng, k) if rng.random() < spec.density else 0 for k in range(1, 64)]
+    return [rng.randint(-spec.dc_limit, spec.dc_limit), *ac]
+
+
+def _drawn_ac(rng: random.Random, k: int) -> int:
+    return rng.choice((1, 1, 1, 2, 4, 70 // k + 1)) * rng.choice((-1, 1))
 
 
 def _ac_symbols(rng: random.Random, table: tuple[int, int], density: float) -> Iterator[Symbol]:
@@ -195,20 +211,20 @@ def _ac_symbols(rng: random.Random, table: tuple[int, int], density: float) -> I
             continue
         for _ in range(run // 16):
             yield table, 0xF0, 0, 0
-        size, value, _ = _magnitude(rng.choice((1, 1, 1, 2, 4, 70 // k + 1)) * rng.choice((-1, 1)))
+        size, value, _ = magnitude(_drawn_ac(rng, k))
         yield table, run % 16 << 4 | size, value, size
         run = 0
     if run:
         yield table, 0, 0, 0
 
 
-def _magnitude(value: int) -> tuple[int, int, int]:
+def magnitude(value: int) -> tuple[int, int, int]:
     """(category, value bits, how many): T.81 F.1.2.1."""
     size = abs(value).bit_length()
     return size, value if value >= 0 else value + (1 << size) - 1, size
 
 
-def _codes(lengths: Sequence[Sequence[int]]) -> dict[int, tuple[int, int]]:
+def codes_of(lengths: Sequence[Sequence[int]]) -> dict[int, tuple[int, int]]:
     codes, code = {}, 0
     for length, symbols in enumerate(lengths, 1):
         for symbol in symbols:
@@ -237,7 +253,7 @@ def _standard_tables() -> Lengths:
     return tables
 
 
-def _optimal_tables(segments: Sequence[Sequence[Symbol]]) -> Lengths:
+def code_lengths(segments: Sequence[Sequence[Symbol]]) -> Lengths:
     counts: dict[tuple[int, int], Counter[int]] = {}
     for symbols in segments:
         for table, symbol, _, _ in symbols:

@@ -78,10 +78,10 @@ def test_kinds_that_are_left_to_pillow(sampling: tuple[tuple[int, int], ...]) ->
     assert decoding.decode(make_jpeg(Spec(50, 40, sampling, ids=(1, 2, 3, 4))), plain=True) is None
 
 
-@pytest.mark.parametrize(("mode", "progressive"), [("RGB", True), ("CMYK", False)])
-def test_files_of_pillows_that_are_left_to_it(mode: str, progressive: bool) -> None:
+@pytest.mark.parametrize("progressive", [True, False])
+def test_files_of_pillows_that_are_left_to_it(progressive: bool) -> None:
     out = io.BytesIO()
-    Image.new(mode, (40, 30)).save(out, "JPEG", progressive=progressive)
+    Image.new("CMYK", (40, 30)).save(out, "JPEG", progressive=progressive)
     assert decoding.decode(out.getvalue(), plain=True) is None
 
 

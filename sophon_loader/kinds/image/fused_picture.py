@@ -207,7 +207,7 @@ def begun(source: PictureFile, steps: Sequence[Step]) -> tuple[Picture, int] | N
 def decoded(source: PictureFile, steps: Sequence[Step]) -> tuple[Picture, int] | None:
     """As `begun`, of a JPEG file, what its first crop leaves; noted."""
     tally = source.tally
-    if tally is None or not _finishes() or not (source.can_be_cut or source.part is not None):
+    if tally is None or not _finishes() or not (source.can_be_decoded or source.part is not None):
         return None
     found = _decoded(source, steps)
     if found is not None:
@@ -231,7 +231,7 @@ def _decoded(source: PictureFile, steps: Sequence[Step]) -> tuple[Picture, int] 
 
 def _opened(source: PictureFile, steps: Sequence[Step]) -> tuple[Picture, int] | None:
     """Of another file, decoded by Pillow, what its first crops leave, if our code then has something to resize."""
-    if source.tally is None or not _finishes() or source.can_be_cut or source.part:  # Pillow must judge it
+    if source.tally is None or not _finishes() or source.can_be_decoded or source.part:  # Pillow must judge it
         return None
     done = next((at for at, step in enumerate(steps) if step[0] not in ("convert", "crop")), len(steps))
     if done == len(steps) or steps[done][0] != "resize" or steps[done][-1] is not None:  # a gap is Pillow's

@@ -61,6 +61,7 @@ class PictureFile:
         opened: the file as Pillow has opened it; None to do that when it is needed.
         part: what there is in place of the file: a part of it.
         can_be_cut: whether the rectangle that a program reads may be cut out in the bitstream.
+        can_be_decoded: whether C of our own may be tried on the file.
 
     Attributes:
         sealed: whether to raise `PixelsWanted` in place of decoding.
@@ -74,6 +75,7 @@ class PictureFile:
         "_failed",
         "_opened",
         "can_be_cut",
+        "can_be_decoded",
         "data",
         "is_file",
         "part",
@@ -92,6 +94,7 @@ class PictureFile:
         *,
         part: PartOfFile | None = None,
         can_be_cut: bool = False,
+        can_be_decoded: bool = False,
     ) -> None:
         self.data = data
         self.shape = shape
@@ -99,6 +102,7 @@ class PictureFile:
         self._failed: Exception | None = None
         self.part = part
         self.can_be_cut = can_be_cut
+        self.can_be_decoded = can_be_decoded
         self.is_file = False
         self.sealed = False
         self.reads = 0
@@ -150,7 +154,8 @@ class PictureFile:
         opened = self.opened()
         found = opened.draft(mode, size)
         if found is not None:
-            self.can_be_cut, self.shape = False, Shape(*opened.size, opened.mode)
+            self.can_be_cut = self.can_be_decoded = False
+            self.shape = Shape(*opened.size, opened.mode)
         return found
 
     def whole(self) -> Image.Image:
@@ -306,9 +311,10 @@ def source_of(data: bytes) -> PictureFile | None:
     header = native.read_header(data)
     if header is not None and header.can_be_cropped:
         shape = Shape(header.width, header.height, "L" if header.components == 1 else "RGB")
-        return PictureFile(data, shape, can_be_cut=True) if _unsuspected(shape) else None
-    known, opened = header_of(data), None
+        return PictureFile(data, shape, can_be_cut=True, can_be_decoded=True) if _unsuspected(shape) else None
+    known, opened, can_be_decoded = header_of(data), None, False
     if known is not None:
+        can_be_decoded = known.format == "JPEG" and known.progressive
         shape = Shape(known.width, known.height, known.mode)
         transparent = known.has_transparency and known.mode not in ("LA", "RGBA")
     else:
@@ -316,7 +322,7 @@ def source_of(data: bytes) -> PictureFile | None:
         shape, transparent = Shape(*opened.size, opened.mode), "transparency" in opened.info
     if shape.mode not in BANDS or transparent or not _unsuspected(shape):
         return None
-    return PictureFile(data, shape, opened)
+    return PictureFile(data, shape, opened, can_be_decoded=can_be_decoded)
 
 
 def _may_warn(data: bytes) -> bool:

@@ -20,6 +20,7 @@ from PIL import Image
 
 from sophon_loader import native
 from tests.native.make_jpeg import LAYOUTS, Spec, index_of_pictures, make_jpeg, with_segment
+from tests.native.make_progressive import make_progressive, scripts
 from tests.native.pixels import cut, decode, random_box
 
 MAX_PX = 1 << 20
@@ -27,7 +28,7 @@ MAX_PX = 1 << 20
 
 
 def seeds() -> list[bytes]:
-    """Whole files: every layout, with and without restarts, and what Pillow writes."""
+    """Whole files: every layout, with and without restarts, progressive ones, and what Pillow writes."""
     return [*_seeds()]
 
 
@@ -45,7 +46,12 @@ def _seeds() -> tuple[bytes, ...]:
     ]
     grey = make_jpeg(Spec(200, 160, LAYOUTS["grey"], density=1.0, restart_interval=40, fill_bytes=2))
     several = with_segment(made[0], 0xE2, index_of_pictures([(0x030000, 100, 0), (0, 50, 100)], ">")) + made[1]
-    return (*made, grey, several, *_written_by_pillow())
+    progressive = [
+        make_progressive(Spec(*size, LAYOUTS[layout], restart_interval=interval, density=0.3), script)
+        for layout, size, interval in [("4:2:0", (90, 80), 0), ("4:4:4", (60, 44), 3)]
+        for script in scripts(3).values()
+    ]
+    return (*made, grey, several, *progressive, *_written_by_pillow())
 
 
 def _written_by_pillow() -> list[bytes]:

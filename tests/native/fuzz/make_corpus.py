@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.native.make_jpeg import LAYOUTS, Spec, index_of_pictures, make_jpeg, with_segment
+from tests.native.make_progressive import make_progressive, scripts
 
 CORPUS = Path(__file__).parent / "corpus"
 SMALL = Spec(36, 20, LAYOUTS["4:2:0"])
@@ -36,7 +37,10 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     lying = make_jpeg(Spec(8, 8, LAYOUTS["grey"]))
     height = lying.index(b"\xff\xc0") + 5
     yield "scan-far-too-short", lying[:height] + (60000).to_bytes(2, "big") + lying[height + 2 :]
-    yield "progressive", make_jpeg(Spec(20, 9, LAYOUTS["grey"], optimise=True, sof=0xC2))
+    yield "progressive-unlike-its-scan", make_jpeg(Spec(20, 9, LAYOUTS["grey"], optimise=True, sof=0xC2))
+    for name, script in scripts(3).items():
+        yield f"progressive-{name.replace(' ', '-')}", make_progressive(SMALL, script)
+    yield "progressive", make_progressive(Spec(70, 20, LAYOUTS["grey"], restart_interval=3), scripts(1)["apart"])
     grey = make_jpeg(Spec(20, 9, LAYOUTS["grey"], optimise=True))
     yield "several", with_segment(grey, 0xE2, index_of_pictures([(0x030000, 100, 0), (0, 50, 100)])) + grey
 
