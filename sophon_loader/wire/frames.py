@@ -33,20 +33,16 @@ from sophon_loader.wire.messages import (
     REQUESTS,
     WITH_PAYLOAD,
     Fetch,
-    Hello,
     Item,
     Message,
     Offer,
-    Refused,
     Sample,
-    Welcome,
 )
 from sophon_loader.wire.version import HANDSHAKE, VERSIONS
 
 Frame = bytes | bytearray | memoryview
 # File names are bytes to the operating system; those that are not UTF-8 must cross too.
 _packer = partial(msgpack.packb, use_bin_type=True, unicode_errors="surrogateescape")
-_HANDSHAKES = (Hello, Welcome, Refused)
 _SHORT_NBYTES = 1 << 10
 """A header of so many bytes is read without counting first: it holds no more values than bytes."""
 _BY_KIND: dict[int, type[Message]] = {cls.KIND: cls for cls in MESSAGES}
@@ -64,10 +60,9 @@ def pack(message: Message, payload: bytes | bytearray | memoryview = b"") -> byt
     Raises:
         MessageTooLong: the header is over its limit.
     """
-    version = HANDSHAKE if isinstance(message, _HANDSHAKES) else VERSIONS[-1]
-    row = [version, message.KIND, *vars(message).values()]
+    row = [message.VERSION, message.KIND, *vars(message).values()]
     header: bytes = _packer(row)
-    if version != HANDSHAKE:
+    if message.VERSION != HANDSHAKE:
         header = seal(header, payload)
     _check_length(header, MAX_REQUEST_NBYTES if isinstance(message, REQUESTS) else MAX_HEADER_NBYTES)
     return header
@@ -142,7 +137,7 @@ def _opened(header: bytes | memoryview) -> list[Any]:
 def _message_of(row: list[Any]) -> Message:
     version, kind, *values = row
     cls = _BY_KIND.get(kind) if type(kind) is int else None
-    spoken = (HANDSHAKE,) if cls in _HANDSHAKES else VERSIONS
+    spoken = VERSIONS if cls is None else (cls.VERSION,)
     if type(version) is not int or version not in spoken:
         raise VersionMismatch(
             f"message version must be one of {list(spoken)}, got {short(version)}; "

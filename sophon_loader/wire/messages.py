@@ -1,5 +1,8 @@
 """Every message, as a frozen dataclass whose fields are, in order, the fields on the wire; fields.py has their types.
 
+`VERSION` is the protocol version that a kind has had its fields since, which is stamped on it. So a release that knows
+more kinds goes on speaking with one that does not.
+
 `docs/wire.md` is the specification; `tests/unit/wire/test_specification.py` holds the two together.
 """
 
@@ -10,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from sophon_loader.wire.fields import Cores, FileSize, KeySize, Natural, Positive, Prices, Seconds, Stage, Times
+from sophon_loader.wire.version import HANDSHAKE
 
 
 class Failure:
@@ -67,6 +71,7 @@ class Hello:
     """Loader: opens the conversation with the protocol versions it speaks."""
 
     KIND: ClassVar[int] = 1
+    VERSION: ClassVar[int] = HANDSHAKE
     versions: list[int]
     software: str
 
@@ -80,6 +85,7 @@ class Welcome:
     """
 
     KIND: ClassVar[int] = 2
+    VERSION: ClassVar[int] = HANDSHAKE
     version: Positive
     instance: str
     exports: list[str]
@@ -94,6 +100,7 @@ class Refused:
     """Agent: no conversation is possible; says why."""
 
     KIND: ClassVar[int] = 3
+    VERSION: ClassVar[int] = HANDSHAKE
     failure: str
     text: str
 
@@ -103,6 +110,7 @@ class Register:
     """Loader: a pipeline and the loader's software (payload frame) under their content hash."""
 
     KIND: ClassVar[int] = 4
+    VERSION: ClassVar[int] = 4
     digest: str
 
 
@@ -111,6 +119,7 @@ class Registered:
     """Agent: how many leading ops of that pipeline it can run (1 = Decode alone, 0 = none, its software is another)."""
 
     KIND: ClassVar[int] = 5
+    VERSION: ClassVar[int] = 4
     digest: str
     ops: Stage
 
@@ -127,6 +136,7 @@ class Fetch:
     """
 
     KIND: ClassVar[int] = 6
+    VERSION: ClassVar[int] = 4
     export: str
     digest: str
     seed: int
@@ -171,6 +181,7 @@ class Sample:
     """
 
     KIND: ClassVar[int] = 7
+    VERSION: ClassVar[int] = 4
     id: Natural
     cut: Stage
     encoding: str
@@ -192,6 +203,7 @@ class Failed:
     """Agent: requests that it cannot serve, by their ids (none: the message as a whole)."""
 
     KIND: ClassVar[int] = 8
+    VERSION: ClassVar[int] = 4
     failure: str
     text: str
     ids: list[Natural] = field(default_factory=list)
@@ -203,6 +215,7 @@ class Ping:
     """Loader: are you there?"""
 
     KIND: ClassVar[int] = 9
+    VERSION: ClassVar[int] = 4
 
 
 @dataclass(frozen=True)
@@ -210,6 +223,7 @@ class Pong:
     """Agent: yes, I am `instance`."""
 
     KIND: ClassVar[int] = 10
+    VERSION: ClassVar[int] = 4
     instance: str
 
 
@@ -218,6 +232,7 @@ class AskStatus:
     """Anyone: how are you?"""
 
     KIND: ClassVar[int] = 11
+    VERSION: ClassVar[int] = 4
 
 
 AT_WORK = "yours_at_work"
@@ -230,6 +245,7 @@ class Status:
     """Agent: numbers about itself, for people (see `sophon-agent status`), and `AT_WORK` for loaders."""
 
     KIND: ClassVar[int] = 12
+    VERSION: ClassVar[int] = 4
     values: dict[str, Any]
 
     @property
@@ -244,6 +260,7 @@ class AskListing:
     """Loader: the files of `export` below `prefix` as an ImageFolder tree, or samples (see `wire/samples.py`)."""
 
     KIND: ClassVar[int] = 13
+    VERSION: ClassVar[int] = 4
     export: str
     prefix: str
 
@@ -253,6 +270,7 @@ class Listing:
     """Agent: class names in order; payload frame: zlib of msgpack [[file names below the class], ...]."""
 
     KIND: ClassVar[int] = 14
+    VERSION: ClassVar[int] = 4
     classes: list[str]
 
 
@@ -261,6 +279,7 @@ class AskSizes:
     """Loader: the sizes of some files, to see that both ends mean the same data."""
 
     KIND: ClassVar[int] = 15
+    VERSION: ClassVar[int] = 4
     export: str
     keys: list[str]
 
@@ -279,6 +298,7 @@ class Sizes:
     """
 
     KIND: ClassVar[int] = 16
+    VERSION: ClassVar[int] = 4
     root: str
     nbytes: list[KeySize]
 

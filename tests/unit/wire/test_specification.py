@@ -38,13 +38,14 @@ def _table(heading: str) -> list[list[str]]:
 
 def test_messages() -> None:
     written = [
-        (int(kind), name, sender, tuple(re.findall(r"`(\w+): ([^`]+)`", row)), payload == "yes")
-        for kind, name, sender, row, payload in _table("Messages")
+        (int(kind), name, int(since), sender, tuple(re.findall(r"`(\w+): ([^`]+)`", row)), payload == "yes")
+        for kind, name, since, sender, row, payload in _table("Messages")
     ]
     coded = [
         (
             cls.KIND,
             cls.__name__,
+            cls.VERSION,
             "agent" if FROM_AGENT.match(cls.__doc__ or "") else "loader",
             tuple((field.name, str(field.type)) for field in fields(cls)),
             cls in WITH_PAYLOAD,
@@ -103,6 +104,7 @@ def test_the_choice_that_is_left_to_the_agent() -> None:
 def test_versions() -> None:
     written = {name: [int(n) for n in values.split(",")] for name, values, _ in _table("Versions")}
     assert written == {"HANDSHAKE": [version.HANDSHAKE], "VERSIONS": list(version.VERSIONS)}
+    assert {cls.VERSION for cls in MESSAGES} == {version.HANDSHAKE, *version.VERSIONS}
     assert TEXT.splitlines()[2].startswith(f"Version {version.VERSIONS[-1]},")
 
 
