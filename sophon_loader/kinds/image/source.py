@@ -246,15 +246,17 @@ class DecodedPixels:
             after: called with (steps that have run, image) wherever the image is all that the steps make.
         """
         image, kept, shape = self.image, self.kept, self.shape
+        is_all = True
         for position, step in enumerate(steps):
             if kept is None:
                 image = run(image, (step,))
             else:
+                is_all = step[0] == "crop" or kept.contains(read_by((step,), shape))  # else right where it is read
                 image, kept = _run_on_part(image, kept, shape, step)
                 made = output(step, shape)
                 assert made is not None, step
                 shape = made
-            if after is not None and kept is None:
+            if after is not None and kept is None and is_all:
                 after(position + 1, image)
         return image if kept is None else _on_canvas(image, kept, shape)
 

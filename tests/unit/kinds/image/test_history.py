@@ -108,6 +108,16 @@ def test_where_pictures_are_read_once_again_only_a_crop_is_decoded() -> None:
     assert not rereads.likely
 
 
+def test_what_is_kept_of_a_part_of_the_picture_is_right_everywhere() -> None:
+    """Pillow makes all of a resized image from a part of the file, although only a crop of it is read."""
+    source = source_of(FILE)
+    assert source is not None
+    resized = deferred(source).resize((150, 100))
+    resized.crop((50, 50, 60, 60)).tobytes()
+    with Image.open(io.BytesIO(FILE)) as plain:
+        assert resized == plain.resize((150, 100))
+
+
 def test_an_array_of_a_picture_is_a_view_of_its_pixels_and_cannot_be_written_to() -> None:
     image = opened()
     first, second = np.asarray(image), np.asarray(image)
