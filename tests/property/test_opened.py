@@ -103,6 +103,7 @@ CALLS: dict[str, Call] = {
     "filter": lambda image: image.filter(ImageFilter.GaussianBlur(1)),
     "affine": lambda image: image.transform((30, 20), 0, (1, 0.1, 2, 0, 1, 3), 2),
     "reduce": lambda image: image.reduce(2),
+    "reduce a box": lambda image: image.reduce((3, 2), _box(image)),
     "getchannel": lambda image: image.getchannel(0),
     "draft": lambda image: image.draft("RGB", (20, 20)),
     "draft L": lambda image: image.draft("L", None),

@@ -59,6 +59,9 @@ TAKEN = [
     Taken(("resize", 5, 3, BOX, (0, 1, 39.5, 29), 2.5), "RGBa", (5, 3)),
     Taken(("resize", 5, 3, NEAREST, None, 2.0), "RGBA", (5, 3)),
     Taken(("resize", *SIZE, NEAREST, None, None), "LA"),
+    Taken(("reduce", 2, 2), size=(20, 15)),
+    Taken(("reduce", 3, 1), "La", (14, 30)),
+    Taken(("reduce", 1 << 20, 16), "CMYK", (1, 2)),
     *(Taken(("transpose", one)) for one in (0, 1, 3)),
     *(Taken(("transpose", one), "CMYK", SIZE[::-1]) for one in (2, 4, 5, 6)),
     *(Taken(("convert", one), makes=one) for one in ("L", "LA", "RGBA", "YCbCr", "HSV", "CMYK", "RGB")),
@@ -151,6 +154,11 @@ REFUSED: dict[str, list[Step]] = {
         *(_box(DEEP, DEEP, DEEP, DEEP), _box(*DEEP)),
     ],
     "resize with a gap": _each(_RESIZE, 5, odd=(*[one for one in _NO_NUMBER if one is not None], 0, 0.99, -3, 1e10)),
+    "reduce": [
+        *_each(("reduce", 2, 2), 1, 2),
+        *(("reduce",), ("reduce", 2), ("reduce", 2, 2, 2), ("reduce", (2, 2)), ("reduce", 1, 1), ("reduce", 0, 2)),
+        *(("reduce", 2, -1), ("reduce", (1 << 20) + 1, 1), ("reduce", 1 << 20, 17), ("reduce", DEEP)),
+    ],
     "transpose": [
         *_each(("transpose", 0), 1),
         ("transpose",),
@@ -234,6 +242,7 @@ REFUSED: dict[str, list[Step]] = {
 
 REFUSED_OF_MODE: list[tuple[str, Step]] = [
     *((mode, ("resize", 9, 9, BILINEAR, None, None)) for mode in ("LA", "RGBA")),
+    *((mode, ("reduce", 2, 2)) for mode in ("LA", "RGBA")),
     *((mode, ("filter", "box", 1, 1)) for mode in ("LA", "La", "YCbCr", "HSV", "RGBa")),
     *((mode, _TRANSFORM) for mode in BANDS if mode not in ("L", "RGB")),
     *((mode, ("crop", 0, 0, 9, 9)) for mode in ("P", "1", "I;16", "F", "", "rgb")),

@@ -248,6 +248,21 @@ class Deferred(_Ours):
         return self._recorded(("resize", *numbers)) or super().resize(size, resample, box, reducing_gap)
 
     @guarded
+    def reduce(self, factor: Any, box: Any = None) -> Image.Image:
+        """See PIL.Image.Image.reduce; of a box, it is recorded as that of a crop."""
+        try:
+            numbers = tuple(map(index, factor if isinstance(factor, tuple) else (factor, factor)))
+            left, top, right, bottom = (0, 0, *self._size) if box is None else tuple(map(index, box))
+        except (TypeError, ValueError):
+            return super().reduce(factor, box)
+        made = None
+        inside = 0 <= left < right <= self.width and 0 <= top < bottom <= self.height
+        if inside and (box is None or isinstance(box, (tuple, list))):
+            part = self.crop((left, top, right, bottom))
+            made = part._recorded(("reduce", *numbers)) if isinstance(part, Deferred) else None
+        return made or super().reduce(factor, box)
+
+    @guarded
     def transpose(self, method: Any) -> Image.Image:
         """See PIL.Image.Image.transpose."""
         number = index(method) if isinstance(method, (int, Integral)) else method

@@ -15,7 +15,7 @@ from sophon_loader.kinds.image.primitives import Shape
 from sophon_loader.kinds.image.source import DecodedPixels, PictureFile
 from sophon_loader.programs.program import Step
 
-_SMALLER = ("crop", "resize", "transform")
+_SMALLER = ("crop", "reduce", "resize", "transform")
 """Steps that may leave less than all of a picture."""
 
 

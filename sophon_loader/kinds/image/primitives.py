@@ -34,6 +34,8 @@ _MAX_RADIUS = 1000.0
 """Of a blur, px: box blurs take time that does not depend on it, but ever more memory for a line."""
 _MAX_WINDOW = 15
 """Side of a rank or mode filter's window, px: their work goes by its area."""
+_MAX_BLOCK = 1 << 24
+"""Px that one px may be made of by a reduction: their sum has 32 bits in Pillow."""
 
 
 class Shape(NamedTuple):
@@ -142,6 +144,22 @@ def _resize_spare(numbers: Sequence[Any], before: Shape, after: Shape) -> float:
 def _run_resize(image: Image.Image, numbers: Sequence[Any]) -> Image.Image:
     width, height, resample, box, gap = numbers
     return image.resize((width, height), resample, None if box is None else tuple(box), gap)
+
+
+# --- reduce (across, down): the mean of each block of so many px, counted from the left and the top -------------------
+
+
+def _check_reduce(numbers: Sequence[Any], image: Shape) -> Shape | None:
+    if len(numbers) != 2 or not whole_numbers(numbers, 1, _MAX_SIDE) or image.mode in ("LA", "RGBA"):
+        return None
+    across, down = numbers
+    if not 1 < across * down <= _MAX_BLOCK:
+        return None
+    return Shape(-(-image.width // across), -(-image.height // down), image.mode)
+
+
+def _reduce_work(numbers: Sequence[Any], before: Shape, after: Shape) -> float:
+    return before.px * BANDS[before.mode]
 
 
 # --- transpose (method), convert (mode), point (table) --------------------------------------------------------------
@@ -303,6 +321,7 @@ def _run_transform(image: Image.Image, numbers: Sequence[Any]) -> Image.Image:
 PRIMITIVES: dict[str, Primitive] = {
     "crop": Primitive(_check_crop, _moves, lambda image, box: image.crop(tuple(box))),
     "resize": Primitive(_check_resize, _resize_work, _run_resize, 3, _resize_spare),
+    "reduce": Primitive(_check_reduce, _reduce_work, lambda image, numbers: image.reduce(tuple(numbers))),
     "transpose": Primitive(_check_transpose, _moves, lambda image, numbers: image.transpose(numbers[0]), -1),
     "convert": Primitive(_check_convert, _moves, lambda image, numbers: image.convert(numbers[0]), 1),
     "point": Primitive(_check_point, _moves, lambda image, numbers: image.point(list(numbers[0])), -1),

@@ -10,8 +10,10 @@ from sophon_loader.kinds.image.primitives import SUPPORTS, Shape, output
 from sophon_loader.programs.program import Step
 
 SEGMENTS = ("file", "decoded", "shrunk", "8-bit", "table")
-"""The file; the picture; behind the last crop or resize of the leading run; behind the last step; behind the table."""
-_LEADING = frozenset({"crop", "resize", "transpose", "convert", "point"})
+"""The file; the picture; behind the last crop, reduction or resize of the leading run; behind the last step; behind the
+table."""
+_SHRINKING = ("crop", "reduce", "resize")
+_LEADING = frozenset({*_SHRINKING, "transpose", "convert", "point"})
 
 
 def leading(steps: Sequence[Step]) -> int:
@@ -21,7 +23,7 @@ def leading(steps: Sequence[Step]) -> int:
 
 def shrunk(steps: Sequence[Step]) -> int:
     """How many steps make the segment `shrunk`; 0 where nothing shrinks."""
-    shrinking = [position for position in range(leading(steps)) if steps[position][0] in ("crop", "resize")]
+    shrinking = [position for position in range(leading(steps)) if steps[position][0] in _SHRINKING]
     return shrinking[-1] + 1 if shrinking else 0
 
 
@@ -58,6 +60,8 @@ def _within(region: Region, step: Step, image: Shape) -> Region:
         left, top, right, bottom = left + step[1], top + step[2], right + step[1], bottom + step[2]
     elif step[0] == "transpose":
         left, top, right, bottom = turned_back(step[1], (left, top, right, bottom), image)
+    elif step[0] == "reduce":
+        left, top, right, bottom = left * step[1], top * step[2], right * step[1], bottom * step[2]
     elif step[0] == "resize":
         _, width, height, resample, box, gap = step
         if gap is not None:

@@ -31,6 +31,7 @@ _ON_WHOLE: tuple[Calls, ...] = (
     *((("resize", (11, 41), number),) for number in SUPPORTS),
     (("resize", (19, 17), BILINEAR, (3.25, 4.5, 30.75, 22.125)),),
     (("resize", (5, 4), BICUBIC, None, 2.0),),
+    *((("reduce", factor),) for factor in (2, (3, 1), (5, 7))),
     *((("transpose", method),) for method in range(7)),
     *((("convert", mode),) for mode in ("L", "RGBA", "HSV", "CMYK")),
     (("convert", "L"), ("convert", "RGB")),
@@ -47,6 +48,7 @@ _ON_PARTS: tuple[Calls, ...] = (
     *((("crop", (6, 5, 30, 24)), ("resize", (9, 33), number)) for number in SUPPORTS),
     (("resize", (18, 15), BILINEAR), ("crop", (6, 5, 12, 9))),
     (("transpose", 0), ("crop", (6, 5, 30, 24))),
+    (("crop", (6, 5, 30, 24)), ("reduce", 3)),
 )
 """What reads no more than `_KEPT`."""
 

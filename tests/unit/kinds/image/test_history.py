@@ -74,6 +74,7 @@ def views(image: Image.Image) -> list[Any]:
         lambda image: ImageEnhance.Color(ImageEnhance.Contrast(as_read(image)).enhance(1.3)).enhance(0.4).tobytes(),
         lambda image: ImageOps.autocontrast(as_read(image)).tobytes(),
         lambda image: [np.array(image).tolist(), np.asarray(image).tolist(), image.tobytes()],
+        lambda image: as_read(image).reduce((3, 2), (10, 20, 200, 191)).convert("L").tobytes(),
         lambda image: [as_read(image).resize((40, 30)).tobytes(), image.resize((30, 40)).tobytes()],
         both_kept,
     ],

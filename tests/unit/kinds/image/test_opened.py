@@ -225,6 +225,11 @@ QUESTIONS: dict[str, Question] = {
     "resize": lambda image: [image.resize((31, 17)), image.resize(image.size), image.resize((5, 5), reducing_gap=2.0)],
     "resize wrongly": lambda image: image.resize((31, 17), 99),
     "reduce": lambda image: [image.reduce(2), image.reduce((1, 1)), image.reduce(3, (4, 5, 40, 50))],
+    "reduce by lists": lambda image: [image.reduce([2, 3]), image.reduce([1, 1], [4, 5, 40, 50])],
+    **{
+        f"reduce wrongly, {arguments}": lambda image, arguments=arguments: image.reduce(*arguments)
+        for arguments in ((0,), (2.0,), ((2, 3, 4),), (1 << 40,), (2, (4, 5, 40, 99)), (2, (9, 5, 9, 9)), (2, (4, 5)))
+    },
     "split": lambda image: [*image.split(), image.getchannel(0)],
     "getchannel": lambda image: image.getchannel("Q"),
     "getpixel": lambda image: [image.getpixel((3, 4)), image.getpixel((-1, -1))],

@@ -305,6 +305,7 @@ LINE = 1 << 20
         ((SIDE, SIDE, "RGB"), ("resize", 1000, 2000, BILINEAR, None, None)),
         ((SIDE, SIDE, "RGB"), ("resize", SIDE // 2 - 1, SIDE - 1, BILINEAR, None, 1.0)),
         ((200, SIDE * 20, "RGB"), ("resize", SIDE * 2, 1, BILINEAR, (0, SIDE * 8, 200, SIDE * 9), None)),
+        ((SIDE, SIDE, "RGB"), ("reduce", 1, 2)),
         ((SIDE, SIDE, "RGB"), ("transpose", 2)),
         ((SIDE, SIDE, "RGB"), ("convert", "HSV")),
         ((SIDE, SIDE, "L"), ("convert", "CMYK")),

@@ -95,6 +95,7 @@ def leading_runs(draw: st.DrawFn, image: Shape) -> list[Step]:
     for _ in range(draw(st.integers(1, 4))):
         point: Step = ("point", INVERTED * (1 if image.mode == "L" else 3))
         simple = st.integers(0, 6).map(lambda one: ("transpose", one)) | st.sampled_from([GREY, point])
+        simple |= st.tuples(st.just("reduce"), st.integers(2, 5), st.integers(1, 5))
         step = draw(boxes(image) | resizes(image) | simple)
         made = output(step, image)
         assert made is not None, step
