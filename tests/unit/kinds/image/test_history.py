@@ -77,6 +77,10 @@ def views(image: Image.Image) -> list[Any]:
         lambda image: as_read(image).reduce((3, 2), (10, 20, 200, 191)).convert("L").tobytes(),
         lambda image: [as_read(image).resize((40, 30)).tobytes(), image.resize((30, 40)).tobytes()],
         both_kept,
+        lambda image: [band.tobytes() for band in as_read(image).crop((5, 6, 90, 70)).split()],
+        lambda image: [as_read(image).getchannel(1).tobytes(), image.getchannel("R").tobytes()],
+        lambda image: ImageOps.expand(as_read(image).crop((5, 6, 90, 70)), (1, 2, 3, 4), 7).tobytes(),
+        lambda image: ImageOps.pad(as_read(image), (90, 90), color=3).tobytes(),
     ],
 )
 def test_a_picture_is_decoded_once_and_by_c(decodes: list[str], use: Callable[[Image.Image], Any]) -> None:
