@@ -1,8 +1,9 @@
-"""The functions that stand in for the calls of torchvision's Compose while a sample is made.
+"""The functions that stand in for the calls of torchvision's Compose and `to_tensor` while a sample is made.
 
 A Compose that is called on a deferred image runs as it always does, one transform after the other, up to those that
 make a tensor of the image value by value, such as ToTensor and Normalize. These draw no random numbers, so a table
-takes their place (`pipeline.ends`): the same bits, without an image of Pillow's in between.
+takes their place (`pipeline.ends`): the same bits, without an image of Pillow's in between. Whoever calls
+`functional.to_tensor` on a deferred image has a table as well: a ToTensor without a Compose, or code of the user's own.
 
 All else is called as the user has written it: several inputs, subclasses of Compose, transforms that the registry does
 not know or that have been changed since, and whatever the table cannot make.
@@ -79,9 +80,24 @@ def _calling(before: Any, cls: Any) -> Any:
     return call
 
 
+def _converting(before: Any) -> Any:
+    """What stands in for `functional.to_tensor`: the table of a ToTensor, if what stood there is the library's."""
+    container = v1.Compose([v1.ToTensor()])
+
+    @wraps(before)
+    def to_tensor(*inputs: Any, **named: Any) -> Any:
+        containers = _ACTIVE.now if len(inputs) == 1 and not named and isinstance(inputs[0], Deferred) else None
+        end = None if containers is None else containers.end_of(container)
+        made = None if end is None else end.run(container.transforms, inputs[0], is_given=True)
+        return before(*inputs, **named) if made is None else made
+
+    return to_tensor
+
+
 _ACTIVE: PerThread[Containers] = PerThread(
     StandIn(v1.Compose, "__call__", partial(_calling, cls=v1.Compose)),
     StandIn(v2.Compose, "forward", partial(_calling, cls=v2.Compose)),
+    StandIn(v1.functional, "to_tensor", _converting),
 )
 
 
