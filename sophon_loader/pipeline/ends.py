@@ -40,7 +40,7 @@ else:
 
 _CHANNELS = {"L": 1, "RGB": 3}
 """The modes for which there are tables."""
-_IMAGES = (Image.Image, Deferred, Looked)
+_IMAGES = (Image.Image, Looked)
 _CLASSES = (torch.Tensor, tv_tensors.Image)
 _CONSTANTS = (bool, int, float, str, bytes, type(None), torch.dtype)
 _MAX_VALUES = 4
@@ -110,16 +110,17 @@ class PointwiseEnd:
         Returns:
             Tensor [C, H, W]; None if there is no table for this value, so that the ops must run.
         """
-        if type(image) not in _IMAGES or image.mode not in _CHANNELS or min(image.size) < 2:
+        is_deferred = isinstance(image, Deferred)
+        if not (is_deferred or type(image) in _IMAGES) or image.mode not in _CHANNELS or min(image.size) < 2:
             return None
         try:
             table = self._table(image.mode)
             if table is None:
                 return None
             suits_picture = table.copies or table.floats is not None
-            if keep and type(image) is Deferred:
+            if keep and is_deferred:
                 image.decode()
-            picture = image.picture() if type(image) is Deferred and suits_picture else None
+            picture = image.picture() if is_deferred and suits_picture else None
             if picture is None and table.copies:  # to copy an image's pixels is what the ops do well
                 return None
             return _looked_up(table, picture or image, place)

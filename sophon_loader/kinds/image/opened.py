@@ -21,7 +21,7 @@ from PIL import Image, ImageFile
 
 from sophon_loader.errors import must_leave
 from sophon_loader.kinds.image.deferred import Deferred, guarded, image_of, lock_of
-from sophon_loader.kinds.image.fused_picture import DecodeTally
+from sophon_loader.kinds.image.fused_picture import DecodeTally, Picture
 from sophon_loader.kinds.image.header import header_of
 from sophon_loader.kinds.image.history import Node
 from sophon_loader.kinds.image.opening import naming, open_image
@@ -293,15 +293,15 @@ class Opened(Deferred):
             made.info = before
         return made
 
-    @guarded
-    def tobytes(self, *args: Any, **kwargs: Any) -> bytes:
-        """See PIL.Image.Image.tobytes."""
+    def decode(self) -> bool:
+        """See `Deferred.decode`; Pillow would load it."""
         self._note_load()
-        return super().tobytes(*args, **kwargs)
+        return super().decode()
 
-    def _array_interface(self) -> dict[str, Any]:
+    def picture(self) -> Picture | None:
+        """See `Deferred.picture`; Pillow would load it."""
         self._note_load()
-        return super()._array_interface()
+        return super().picture()
 
     def _recorded(self, step: Step | None, shape: Shape | None = None) -> Image.Image | None:
         made = super()._recorded(step, shape)

@@ -227,6 +227,19 @@ def test_to_tensor_is_by_a_table_whoever_calls_it(call: Any, tables: list[int]) 
     assert tables == [1] * 2, "not at its first call"
 
 
+@pytest.mark.parametrize("kind", ["jpeg 4:2:0", "jpeg L", "png RGB"])
+def test_it_is_of_a_file_that_has_just_been_opened_as_well(kind: str, tables: list[int]) -> None:
+    def made() -> list[Any]:
+        image = Image.open(io.BytesIO(file_of(kind)))
+        tensor = facts(v1.functional.to_tensor(image))
+        return [*tensor, image.tile, image.fp, image.readonly, image.info, image.tobytes()]
+
+    expected = made()
+    with Opener().opening():
+        assert [made() for _ in range(3)] == [expected] * 3
+    assert tables == [1] * 2
+
+
 @pytest.mark.parametrize(("holder", "name"), [(v1.functional, "to_tensor"), (_functional_pil, "_is_pil_image")])
 def test_no_table_takes_the_place_of_what_somebody_else_has_changed(
     holder: Any, name: str, monkeypatch: pytest.MonkeyPatch, tables: list[int]
