@@ -1,8 +1,8 @@
 """What a field of a message may hold: named types with their limits, and the checks made of them.
 
-messages.py annotates its fields with `Any`, `bool`, `int`, `float`, `str`, `list[T]`, `dict[K, V]`, a NamedTuple of
-these, or one of the named types below. Every number with a meaning has a range: what is outside is refused here, before
-anybody calculates with it.
+messages.py annotates its fields with `Any`, `bool`, `int`, `float`, `str`, `bytes`, `list[T]`, `dict[K, V]`, a
+NamedTuple of these, or one of the named types below. Every number with a meaning has a range: what is outside is
+refused here, before anybody calculates with it.
 """
 
 from __future__ import annotations
@@ -161,12 +161,14 @@ _PLAIN: dict[Any, Check] = {
     int: lambda value: type(value) is int,
     float: lambda value: type(value) in (int, float),
     str: lambda value: type(value) is str and len(value) <= MAX_TEXT_LENGTH,
+    bytes: lambda value: type(value) is bytes and len(value) <= MAX_TEXT_LENGTH,
 }
 _RULES: dict[Any, str] = {
     bool: "true or false",
     int: "an integer",
     float: "a number",
     str: f"a text of at most {MAX_TEXT_LENGTH} characters",
+    bytes: f"at most {MAX_TEXT_LENGTH} bytes",
     list: "a list",
     dict: "a map",
 }

@@ -33,9 +33,11 @@ from sophon_loader.wire.messages import (
     REQUESTS,
     WITH_PAYLOAD,
     Fetch,
+    FetchPrograms,
     Item,
     Message,
     Offer,
+    ProgramItem,
     Sample,
 )
 from sophon_loader.wire.version import HANDSHAKE, VERSIONS
@@ -251,8 +253,9 @@ def _place_of(cls: type[Message], name: str) -> int:
     return [field.name for field in fields(cls)].index(name)
 
 
-_ROWS: dict[type[Message], tuple[int, type[Item | Offer]]] = {
+_ROWS: dict[type[Message], tuple[int, type[Item | Offer | ProgramItem]]] = {
     Fetch: (_place_of(Fetch, "items"), Item),
+    FetchPrograms: (_place_of(FetchPrograms, "items"), ProgramItem),
     Sample: (_place_of(Sample, "offers"), Offer),
 }
 """Where a message has rows, and of what type: msgpack knows arrays only."""

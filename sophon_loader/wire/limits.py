@@ -17,7 +17,7 @@ MAX_LISTING_NBYTES = 1 << 30
 MAX_FRAME_NBYTES = 1 << 20
 """Of one frame of it: ZeroMQ takes a whole frame as a sign of life, and no part of one, however slowly it comes."""
 MAX_TEXT_LENGTH = 1 << 16
-"""Characters of one text field."""
+"""Characters of one text field, and bytes of one field of bytes."""
 MAX_OPS = 64
 """Ops of a pipeline, op 0 included."""
 MAX_DESCRIPTION_NBYTES = 4 << 20

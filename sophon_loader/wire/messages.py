@@ -26,6 +26,7 @@ class Failure:
     UNKNOWN_EXPORT = "unknown-export"
     UNKNOWN_PIPELINE = "unknown-pipeline"
     BAD_PIPELINE = "bad-pipeline"
+    BAD_PROGRAM = "bad-program"
     BUSY = "busy"
     STOPPING = "stopping"
     MISSING = "missing"
@@ -50,6 +51,22 @@ class Item(NamedTuple):
     cut: Stage
     encoding: str
     key: str
+
+
+class ProgramItem(NamedTuple):
+    """One wanted value of a FetchPrograms: what a program makes of one file.
+
+    `id` is the loader's own number of the request, `key` the file's path in the export and `nbytes` the size of the
+    file that the numbers were drawn for. `cut` is the number of a segment of the program's kind, 0 for the file.
+    `program` is packed (see `programs.Program.pack`); its own key is empty.
+    """
+
+    id: Natural
+    cut: Stage
+    encoding: str
+    key: str
+    nbytes: FileSize
+    program: bytes
 
 
 class Offer(NamedTuple):
@@ -303,6 +320,29 @@ class Sizes:
     nbytes: list[KeySize]
 
 
+@dataclass(frozen=True)
+class FetchPrograms:
+    """Loader: asks for what programs make of files. The agent may answer each at an earlier segment.
+
+    `keep_info`, `dry` and `allowed` are those of `Fetch`. The answers are `Sample`s, whose `cut` is a segment and whose
+    `op_s` holds CPU seconds of reading, of the program's steps and of encoding. A program that the agent does not take,
+    or that was drawn for another file than the one that is there, is `Failed`.
+    """
+
+    KIND: ClassVar[int] = 17
+    VERSION: ClassVar[int] = 5
+    digest: ClassVar[str] = ""
+    seed: ClassVar[int] = 0
+    epoch: ClassVar[int] = 0
+    prices: ClassVar[list[float]] = []
+    """These four are what a `Fetch` says, and programs have none of; they do not cross the wire."""
+    export: str
+    keep_info: bool
+    dry: bool
+    allowed: list[str]
+    items: list[ProgramItem]
+
+
 Message = (
     Hello
     | Welcome
@@ -320,6 +360,7 @@ Message = (
     | Listing
     | AskSizes
     | Sizes
+    | FetchPrograms
 )
 
 MESSAGES: tuple[type[Message], ...] = (
@@ -339,7 +380,8 @@ MESSAGES: tuple[type[Message], ...] = (
     Listing,
     AskSizes,
     Sizes,
+    FetchPrograms,
 )
 WITH_PAYLOAD = (Register, Sample, Listing)
-REQUESTS = (Hello, Register, Fetch, Ping, AskStatus, AskListing, AskSizes)
+REQUESTS = (Hello, Register, Fetch, Ping, AskStatus, AskListing, AskSizes, FetchPrograms)
 """What loaders send; everything else comes from agents."""

@@ -10,7 +10,7 @@ from sophon_loader.errors import VersionMismatch
 HANDSHAKE = 0
 """Stamped on Hello, Welcome and Refused: their form never changes, so that any two versions can part politely."""
 
-VERSIONS: tuple[int, ...] = (4,)
+VERSIONS: tuple[int, ...] = (4, 5)
 """Versions spoken here, oldest first."""
 
 

@@ -24,6 +24,7 @@ from sophon_loader.wire.messages import (
     Failed,
     Failure,
     Fetch,
+    FetchPrograms,
     Hello,
     Message,
     Ping,
@@ -145,9 +146,9 @@ class Desk:
             return [Refuse(client, Refused(Failure.VERSION, str(error)))]
         except WireError as error:
             return [Refuse(client, Failed(failure_of(error), str(error)))]
-        if isinstance(message, Fetch | Register | AskListing | AskSizes):
+        if isinstance(message, Fetch | FetchPrograms | Register | AskListing | AskSizes):
             self._loaders.add(client)  # workers, and who comes back to an agent that was started anew, do not say Hello
-        if isinstance(message, Fetch):
+        if isinstance(message, Fetch | FetchPrograms):
             return self._fetch(client, message, load, now_s, exports, len(frames[0]))
         if isinstance(message, Register):
             return self._register(client, message, frames[1], load)
@@ -210,11 +211,16 @@ class Desk:
         return [LookUp(client, question)]
 
     def _fetch(
-        self, client: bytes, fetch: Fetch, load: Load, now_s: float, exports: Sequence[str], nbytes: int
+        self,
+        client: bytes,
+        fetch: Fetch | FetchPrograms,
+        load: Load,
+        now_s: float,
+        exports: Sequence[str],
+        nbytes: int,
     ) -> list[Instruction]:
         if refusal := self._fetch_refused(client, fetch, exports, nbytes):
-            failure, text = refusal
-            return [Refuse(client, Failed(failure, text, [item.id for item in fetch.items], fetch.digest))]
+            return [Refuse(client, Failed(*refusal, [item.id for item in fetch.items], fetch.digest))]
         header = FetchHeader(
             client=client,
             export=fetch.export,
@@ -229,6 +235,7 @@ class Desk:
             cores=load.cores / self._active(client, now_s, fetch),
             per_worker=load.per_worker,
             prices=fetch.prices,
+            has_programs=isinstance(fetch, FetchPrograms),
         )
         files: list[Job] = []
         work: list[Job] = []
@@ -247,7 +254,7 @@ class Desk:
             done.append(Read(work[space:], note))
         return done
 
-    def _active(self, client: bytes, now_s: float, fetch: Fetch) -> int:
+    def _active(self, client: bytes, now_s: float, fetch: Fetch | FetchPrograms) -> int:
         """How many connections have the workers' cores to themselves, this one among them if it asks for work."""
         if any(item.cut or item.encoding != "file" for item in fetch.items):
             self._asked_s[client] = now_s
@@ -257,15 +264,20 @@ class Desk:
         return max(1, len(self._asked_s))
 
     def _fetch_refused(
-        self, client: bytes, fetch: Fetch, exports: Sequence[str], nbytes: int
+        self, client: bytes, fetch: Fetch | FetchPrograms, exports: Sequence[str], nbytes: int
     ) -> tuple[str, str] | None:
         """The failure and why; None when the samples are admitted and counted."""
         if fetch.export not in exports:
             return _no_export(fetch.export, exports)
+        leaves_choice = any(item.encoding == CHEAPEST for item in fetch.items)
+        if isinstance(fetch, FetchPrograms):
+            if leaves_choice:
+                return Failure.MALFORMED, f"the encoding of a program must be a name, got {CHEAPEST!r}"
+            return self._not_admitted(client, len(fetch.items), nbytes)
         needs_pipeline = any(item.cut or item.encoding != "file" for item in fetch.items)
         if needs_pipeline and self._pipelines.get(fetch.digest) is None:
             return Failure.UNKNOWN_PIPELINE, f"pipeline must be registered, got {reprlib.repr(fetch.digest)}"
-        if len(fetch.prices) != 4 and any(item.encoding == CHEAPEST for item in fetch.items):
+        if leaves_choice and len(fetch.prices) != 4:
             text = f"a request that leaves the choice to the agent must have four prices, got {fetch.prices}"
             return Failure.MALFORMED, text
         return self._not_admitted(client, len(fetch.items), nbytes)

@@ -299,7 +299,7 @@ class Staff:
 
     def _double(self, number: int, task: JobAtWorker, now_s: float) -> list[Instruction]:
         """Give what waits at a worker to an idle one, too; what waits behind stalled work, to any that goes on."""
-        if task.job.fetch.digest not in self._pipelines:
+        if not task.job.fetch.has_programs and task.job.fetch.digest not in self._pipelines:
             return []
         stalled = self._workers[number].took_s(now_s) >= STALLED_S
         others = [
@@ -357,6 +357,9 @@ class Staff:
         return [*done, SendToWorker(number, [message_types.REGISTER, build.digest.encode()])]
 
     def _give(self, number: int, task: JobAtWorker, now_s: float) -> list[Instruction]:
+        if task.job.fetch.has_programs:
+            self._workers[number].take(task, now_s)
+            return [SendToWorker(number, [message_types.JOB, *task.job.frames()])]
         digest = task.job.fetch.digest
         registration = self._pipelines.get(digest)
         worker = self._workers[number]

@@ -22,6 +22,7 @@ _REFUSED = {
     Failure.UNKNOWN_EXPORT: "exports that are not served",
     Failure.UNKNOWN_PIPELINE: "pipelines to be registered first",
     Failure.BAD_PIPELINE: "pipelines that cannot be run here",
+    Failure.BAD_PROGRAM: "programs that cannot be run on their files",
     Failure.BUSY: "more than may be asked at once",
     Failure.STOPPING: "requests while the agent stops",
     Failure.MISSING: "files that do not exist",

@@ -9,7 +9,7 @@ from operator import attrgetter
 import msgpack
 
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.wire.messages import CHEAPEST, Item
+from sophon_loader.wire.messages import CHEAPEST, Item, ProgramItem
 
 FEWER_CORES = 4
 """Times as many cores as there are for which prices were worked out, from which on they are of another time."""
@@ -37,6 +37,7 @@ class FetchHeader:
         per_worker: cores that the agent had for each of its workers.
         prices: of wire, agent and loader, and the `per_worker` for which they were worked out, 0 for none; for items
             whose choice is left to the agent, empty without such.
+        has_programs: whether its items are programs, so that there is no pipeline, and nothing to draw.
 
     Example:
         >>> Job(header, Item(id=7, sample=3, occurrence=0, cut=2, encoding="pixels", key="cats/1.jpg"))
@@ -55,6 +56,7 @@ class FetchHeader:
     cores: float = 1.0
     per_worker: float = 1.0
     prices: list[float] = field(default_factory=list)
+    has_programs: bool = False
 
     @cached_property
     def packed(self) -> bytes:
@@ -87,7 +89,7 @@ class Job:
     """
 
     fetch: FetchHeader
-    item: Item
+    item: Item | ProgramItem
     own_upkeep_s: float = 0.0
 
     def is_outdated(self, per_worker: float) -> bool:
@@ -112,5 +114,6 @@ class Job:
             item: the packed item.
             own_upkeep_s: of the receiving process.
         """
-        items = msgpack.unpackb(item, unicode_errors="surrogateescape")
-        return Job(FetchHeader.unpacked(bytes(fetch)), Item(*items), own_upkeep_s)
+        header = FetchHeader.unpacked(bytes(fetch))
+        row = ProgramItem if header.has_programs else Item
+        return Job(header, row(*msgpack.unpackb(item, unicode_errors="surrogateescape")), own_upkeep_s)

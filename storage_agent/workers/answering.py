@@ -28,7 +28,7 @@ from sophon_loader.pipeline.described import Begun, begin_on_file, run_from_file
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registration import OpenedOtherwise, Registration, see_opened_alike
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
-from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Offer, Registered, Sample
+from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Item, Offer, Registered, Sample
 from storage_agent.jobs.jobs import Job
 from storage_agent.reading.answers import Answer, FileRead, file_answer, read_file, sample_answer
 from storage_agent.stores import Exports
@@ -184,6 +184,11 @@ class Prepared:
     ready_s: float = 0.0
 
     @property
+    def expected_s(self) -> float:
+        """CPU seconds that it will probably take."""
+        return self.choice.expected_s
+
+    @property
     def nbytes(self) -> int:
         """Of the file that is kept until the job is answered."""
         return len(self.read.data) if isinstance(self.read, FileRead) else 0
@@ -239,7 +244,7 @@ def answer(prepared: Prepared, learnt: BuiltPipelines) -> Done:
         doubtful = job.fetch.digest in learnt.doubtful
         encoded = run(job, read.data, pipeline.chain, cut, encoding, op_s, begun, doubtful=doubtful)
         learnt.doubtful.discard(job.fetch.digest)
-        short = picture is None and (cut < job.item.cut or (_cuts_the_file(encoding) and len(pipeline.chain) < 2))
+        short = picture is None and (cut < job.item.cut or (cuts_the_file(encoding) and len(pipeline.chain) < 2))
         note, work_s = pipeline.why if short else "", prepared.looked_s + time.monotonic() - since_s
         told = offers if job.item.id <= OFFERED_FIRST or job.item.id % OFFERED_EVERY == 0 else ()
         made = sample_answer(job, read, encoded, cut=cut, op_s=op_s, note=note, work_s=work_s, offers=told)
@@ -251,7 +256,7 @@ def answer(prepared: Prepared, learnt: BuiltPipelines) -> Done:
         chosen = chosen and not isinstance(error, MoreThanPixels)
         if isinstance(error, MoreThanPixels):
             learnt.doubtful.add(job.fetch.digest)
-        return Done(file_answer(job, read, "" if chosen else _note_of(error, job.item.key)), failed=True)
+        return Done(file_answer(job, read, "" if chosen else note_of(error, job.item.key)), failed=True)
     return Done(made, read.data, picture)
 
 
@@ -335,7 +340,7 @@ def _at_cut(
             info_of(value, job.fetch.allowed)
 
     value = run_from_file(chain, data, cut, _draw(job), after=after, begun=begun)
-    return _encoded(job, value, encoding, cut, op_s, time.thread_time())
+    return encoded_at(job, value, encoding, cut, op_s, time.thread_time())
 
 
 def _at_file(
@@ -356,29 +361,35 @@ def _at_file(
     if encoding == "file":
         return Encoded("file", {}, data)
     since_s = time.thread_time()
-    if _cuts_the_file(encoding):
+    if cuts_the_file(encoding):
         if ANY_PART in job.fetch.allowed:
             begun = begun or begin_on_file(chain, data, _draw(job))
             part = None if begun is None else begun.part(keep_metadata=job.fetch.keep_info)
             if begun is not None and isinstance(part, PartOfFile):
                 begun.source.let_pillow_warn()  # the loader will not see the whole header
-                return _encoded(job, part, encoding, cut, op_s, since_s)
+                return encoded_at(job, part, encoding, cut, op_s, since_s)
     elif used_at(encoding) is UsedAt.FILE and encodings()[encoding].accepts(data):
-        return _encoded(job, data, encoding, cut, op_s, since_s)
-    return _encoded(job, data, "file", cut, op_s, since_s)
+        return encoded_at(job, data, encoding, cut, op_s, since_s)
+    return encoded_at(job, data, "file", cut, op_s, since_s)
 
 
 def _allowed(job: Job) -> Collection[str]:
     """The encodings that the loader accepts; of loaders that take only some parts of files, without those of parts."""
     allowed = job.fetch.allowed
-    return allowed if ANY_PART in allowed else [name for name in allowed if not _cuts_the_file(name)]
+    return allowed if ANY_PART in allowed else [name for name in allowed if not cuts_the_file(name)]
 
 
-def _cuts_the_file(encoding: str) -> bool:
+def cuts_the_file(encoding: str) -> bool:
+    """Whether an encoding is of a part of a file."""
     return used_at(encoding) is UsedAt.FIRST_REGION
 
 
-def _encoded(job: Job, value: object, encoding: str, cut: int, op_s: list[float], since_s: float) -> Encoded:
+def encoded_at(job: Job, value: object, encoding: str, cut: int, op_s: list[float], since_s: float) -> Encoded:
+    """A value in an encoding that its loader allows; appends the CPU seconds since `since_s` to `op_s`.
+
+    Raises:
+        EncodingError: none that is allowed takes it, or it would be too large.
+    """
     encoded = encode(value, encoding, keep_info=job.fetch.keep_info, allowed=job.fetch.allowed)
     if len(encoded.payload) > MAX_PAYLOAD_NBYTES:
         raise EncodingError(f"value at cut {cut} must be at most {MAX_PAYLOAD_NBYTES} bytes")
@@ -387,10 +398,12 @@ def _encoded(job: Job, value: object, encoding: str, cut: int, op_s: list[float]
 
 
 def _draw(job: Job) -> Draw:
+    assert isinstance(job.item, Item), "the numbers of a program are drawn"
     return Draw(job.fetch.seed, job.fetch.epoch, job.item.sample, job.item.occurrence)
 
 
-def _note_of(error: Exception, key: str) -> str:
+def note_of(error: Exception, key: str) -> str:
+    """What a loader is told of an error in place of which it gets the file of this key."""
     name_file(error, key)
     # These texts say it all, and may come with every sample.
     says_all = isinstance(error, (EncodingError, TooManyPixels, OpenedOtherwise, Warning))

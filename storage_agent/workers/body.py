@@ -22,6 +22,7 @@ from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.registry import encodings
 from sophon_loader.host.system import end_with_parent
 from sophon_loader.pipeline.op_catalogue import load_ops
+from sophon_loader.programs.program import Limits
 from storage_agent.host.agent_settings import AgentSettings
 from storage_agent.host.allocator import KEPT_NBYTES, keep_freed_memory
 from storage_agent.host.channel import Channel
@@ -32,6 +33,7 @@ from storage_agent.stores import Exports, open_exports
 from storage_agent.workers import message_types
 from storage_agent.workers.answering import BuiltPipelines, Done, Prepared, answer, prepare, register, try_out
 from storage_agent.workers.memory import Memory
+from storage_agent.workers.program_answers import CheckedProgram, answer_program, check_program, limits_of
 from storage_agent.workers.trials import SampleTrial
 
 MAX_TOGETHER = 4
@@ -77,7 +79,7 @@ def main(settings: AgentSettings, broker: Channel) -> None:
         broker.send([message_types.READY])
     except OSError:  # it has stopped in the meantime
         return
-    Service(broker, open_exports(settings), BuiltPipelines(settings.max_px), memory).run()
+    Service(broker, open_exports(settings), BuiltPipelines(settings.max_px), memory, limits_of(settings)).run()
 
 
 def refuse_what_pillow_warns_of() -> None:
@@ -102,16 +104,20 @@ class Service:
         exports: the agent's.
         learnt: the pipelines of this worker.
         memory: of this process.
+        limits: of a program that comes in a request.
 
     Example:
-        >>> Service(broker, open_exports(settings), BuiltPipelines(), Memory(2 << 30)).run()
+        >>> Service(broker, open_exports(settings), BuiltPipelines(), Memory(2 << 30), Limits()).run()
     """
 
-    def __init__(self, broker: Channel, exports: Exports, learnt: BuiltPipelines, memory: Memory) -> None:
+    def __init__(
+        self, broker: Channel, exports: Exports, learnt: BuiltPipelines, memory: Memory, limits: Limits
+    ) -> None:
         self._broker = broker
         self._exports = exports
         self._learnt = learnt
         self._memory = memory
+        self._limits = limits
         self._upkeep = Upkeep()
         self._since_s = time.monotonic()
         """Since when it has been at what it answers next."""
@@ -175,26 +181,30 @@ class Service:
                 return False
         return True
 
-    def _look_at(self, jobs: deque[Job]) -> list[Prepared]:
+    def _look_at(self, jobs: deque[Job]) -> list[Prepared | CheckedProgram]:
         """Take the next jobs, and see what they are."""
-        looked: list[Prepared] = []
+        looked: list[Prepared | CheckedProgram] = []
         until_s, nbytes = time.monotonic() + HOLD_S, 0
         while jobs and len(looked) < MAX_TOGETHER and nbytes < MAX_READ_NBYTES:
-            looked.append(prepare(self._exports, jobs.popleft(), self._learnt))
+            job = jobs.popleft()
+            if job.fetch.has_programs:
+                looked.append(check_program(self._exports, job, self._limits))
+            else:
+                looked.append(prepare(self._exports, job, self._learnt))
             nbytes += looked[-1].nbytes
             if time.monotonic() >= until_s:  # a slow disk: the first is not to wait for the others
                 break
         return looked
 
-    def _answer(self, looked: list[Prepared]) -> list[tuple[Job, Done]]:
+    def _answer(self, looked: list[Prepared | CheckedProgram]) -> list[tuple[Job, Done]]:
         """Answer jobs that have been looked at. An answer is held while the next is expected to come in time."""
         done: list[tuple[Job, Done]] = []
         held_nbytes, until_s = 0, math.inf
         for one in looked:
-            if held_nbytes >= MAX_HELD_NBYTES or time.monotonic() + one.choice.expected_s > until_s:
+            if held_nbytes >= MAX_HELD_NBYTES or time.monotonic() + one.expected_s > until_s:
                 self._flush()
                 held_nbytes, until_s = 0, math.inf
-            made = answer(one, self._learnt)
+            made = answer_program(one) if isinstance(one, CheckedProgram) else answer(one, self._learnt)
             message = [message_types.ANSWER, *self._counted(made.answer)]
             self._broker.put(message)
             held_nbytes += len(message[-1])

@@ -9,6 +9,7 @@ from PIL import Image
 
 from sophon_loader.errors import ProgramRefused
 from sophon_loader.kinds.image.kind import ImageKind
+from sophon_loader.kinds.image.part import NotCut, PartOfFile, part_of
 from sophon_loader.kinds.image.primitives import Shape, output, run
 from sophon_loader.kinds.image.segments import SEGMENTS, steps_until
 from sophon_loader.kinds.image.selftest import trusted
@@ -46,9 +47,7 @@ def execute(
     """
     if start not in _WITHOUT_TABLE or stop not in _WITHOUT_TABLE[_WITHOUT_TABLE.index(start) :]:
         raise ValueError(f"start and stop must be two of {_WITHOUT_TABLE}, in order, got {start!r} and {stop!r}")
-    if program.kind != ImageKind.name:
-        raise ProgramRefused(f"a program must be of kind {ImageKind.name!r} to run on a picture, got {program.kind!r}")
-    ImageKind().check(program.made_for, program.steps, Limits() if limits is None else limits)
+    check(program, Limits() if limits is None else limits)
     if not trusted():
         raise ProgramRefused(f"Pillow must do what programs say, got {PIL.__version__}, which does not")
     ended = program.steps[: steps_until(stop, program.steps)]
@@ -65,6 +64,42 @@ def execute(
         shape = output(step, shape) or shape  # which has been checked
     _see_same(shape, Shape(value.width, value.height, value.mode))
     return run(value, ended[begun:])
+
+
+def check(program: Program, limits: Limits) -> None:
+    """See that a program is one of a picture, whose steps suit each other and take no more than they may.
+
+    Args:
+        program: that anybody may have made.
+        limits: of all of it.
+
+    Raises:
+        ProgramRefused: it is not.
+    """
+    if program.kind != ImageKind.name:
+        raise ProgramRefused(f"a program must be of kind {ImageKind.name!r} to run on a picture, got {program.kind!r}")
+    ImageKind().check(program.made_for, program.steps, limits)
+
+
+def part_read(program: Program, data: bytes, *, keep_metadata: bool = False) -> PartOfFile | NotCut:
+    """The part of a picture's file that the steps of a program read. No pixel is decoded, so any Pillow gives the same.
+
+    Args:
+        program: that `check` takes.
+        data: the file.
+        keep_metadata: whether the part is to hold what Pillow makes an image's `info` of.
+
+    Raises:
+        ProgramRefused: the program was made for another picture than this one.
+    """
+    source = _source(program, data)
+    region, (width, height, _) = source.region(program.steps), source.shape
+    if not source.can_be_cut or region.share_of(width, height) == 1:
+        return NotCut("the whole file is needed")
+    part = part_of(data, region, width, height, keep_metadata=keep_metadata)
+    if isinstance(part, PartOfFile):
+        source.let_pillow_warn()  # whoever gets the part does not see the whole header
+    return part
 
 
 def _source(program: Program, data: bytes) -> PictureFile:

@@ -11,10 +11,14 @@ from hypothesis import strategies as st
 
 from sophon_loader.wire.fields import AtMost
 from sophon_loader.wire.frames import seal
-from sophon_loader.wire.messages import MESSAGES, Item, Message, Offer
+from sophon_loader.wire.messages import MESSAGES, Item, Message, Offer, ProgramItem
 from sophon_loader.wire.version import HANDSHAKE
 
-ROWS = {Item: Item(1, 2, 0, 3, "file", "k"), Offer: Offer(1, "file", 2, 0.5, 0.25)}
+ROWS = {
+    Item: Item(1, 2, 0, 3, "file", "k"),
+    ProgramItem: ProgramItem(1, 2, "file", "k", 9, b"p"),
+    Offer: Offer(1, "file", 2, 0.5, 0.25),
+}
 """An example of each type that stands in a list of a message."""
 INTEGERS = st.integers(-(1 << 63), (1 << 64) - 1)
 NAMES = st.text(max_size=20) | st.binary(max_size=12).map(os.fsdecode)  # a file name need not be UTF-8
@@ -53,7 +57,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(values_of(arguments[0]), max_size=5)
     if origin is dict:
         return st.dictionaries(*map(values_of, arguments), max_size=4)
-    return {int: INTEGERS, str: NAMES, bool: st.booleans()}[hint]
+    return {int: INTEGERS, str: NAMES, bytes: st.binary(max_size=9), bool: st.booleans()}[hint]
 
 
 def messages_of(cls: type[Message]) -> st.SearchStrategy[Message]:

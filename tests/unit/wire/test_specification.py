@@ -14,7 +14,7 @@ from sophon_loader.encodings.registry import encode, encodings
 from sophon_loader.pipeline import chain
 from sophon_loader.wire import failures, frames, limits, messages, version
 from sophon_loader.wire import fields as types
-from sophon_loader.wire.messages import CHEAPEST, MESSAGES, WITH_PAYLOAD, Failure, Item, Offer
+from sophon_loader.wire.messages import CHEAPEST, MESSAGES, WITH_PAYLOAD, Failure, Item, Offer, ProgramItem
 from storage_agent.broker import desk
 from storage_agent.jobs import registrations
 from tests.support.encoding_examples import ACCEPTED
@@ -61,8 +61,8 @@ def test_every_message_class_is_listed() -> None:
     assert len({cls.KIND for cls in MESSAGES}) == len(MESSAGES)
 
 
-@pytest.mark.parametrize("row_type", [Item, Offer])
-def test_rows(row_type: type[Item | Offer]) -> None:
+@pytest.mark.parametrize("row_type", [Item, ProgramItem, Offer])
+def test_rows(row_type: type[Item | ProgramItem | Offer]) -> None:
     cell = next(row[1] for row in _table("Framing") if row[0] == f"`{row_type.__name__}`")
     hints = {name: hint.__forward_arg__ for name, hint in row_type.__annotations__.items()}
     assert re.findall(r"`(\w+): (\w+)`", cell) == list(hints.items())
@@ -72,6 +72,9 @@ def test_rows(row_type: type[Item | Offer]) -> None:
 def test_types() -> None:
     written = {re.sub(r"\[.*", "", row[0].strip("`")) for row in _table("Framing")}
     used = {name for cls in MESSAGES for field in fields(cls) for name in re.findall(r"\w+", str(field.type))}
+    used |= {
+        hint.__forward_arg__ for row_type in (Item, ProgramItem, Offer) for hint in row_type.__annotations__.values()
+    }
     used |= {inner for row in _table("Framing") for inner in re.findall(r"^array of at most \d+ `(\w+)`$", row[1])}
     assert used | {"float"} == written | {"Any"}, "float is what Seconds, Cores and Price are"
     assert set(NAMED) <= used

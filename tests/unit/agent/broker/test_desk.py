@@ -188,13 +188,13 @@ def test_signs_of_life(counter: Counter) -> None:
 
 @pytest.mark.parametrize("frames", [
     [], [seal(b"")], [seal(b"hello")], [seal(b"\xc1")], [seal(msgpack.packb([VERSIONS[-1], 200]))],
-    [seal(msgpack.packb([VERSIONS[-1], 6, "d"]))],
+    [seal(msgpack.packb([Fetch.VERSION, Fetch.KIND, "d"]))],
     [pack(Ping()), b"payload"], [pack(Ping()), b"a", b"b"], [pack(Ping()), b"", b"", b""],
     [pack(Register("x"))], [pack(Register("x")), b"a", b"b"],
     [pack(_fetch((0, "file"))), b"payload"], [seal(b""), pack(Ping())],
-    [seal(msgpack.packb([VERSIONS[-1], 9, 1]))],
+    [seal(msgpack.packb([Ping.VERSION, Ping.KIND, 1]))],
     [pack(_fetch((65, "file")))], [pack(Fetch("d", "", 0, 0, False, False, [], [Item(-1, 0, 0, 0, "file", "x")]))],
-    [seal(bytes([0x93, VERSIONS[-1], 6]) + b"\x91" * 1015 + b"\x01")],
+    [seal(bytes([0x93, Fetch.VERSION, Fetch.KIND]) + b"\x91" * 1015 + b"\x01")],
 ])  # fmt: skip
 def test_malformed_messages(counter: Counter, frames: list[bytes]) -> None:
     (refusal,) = counter.frames(*frames)
@@ -233,7 +233,7 @@ def test_a_message_over_the_limit(counter: Counter) -> None:
     assert isinstance(refusal, Refuse) and refusal.message.failure == "too-long"
 
 
-FROM_LOADERS = {"Hello", "Register", "Fetch", "Ping", "AskStatus", "AskListing", "AskSizes"}
+FROM_LOADERS = {"Hello", "Register", "Fetch", "FetchPrograms", "Ping", "AskStatus", "AskListing", "AskSizes"}
 
 
 @pytest.mark.parametrize("cls", [cls for cls in MESSAGES if cls.__name__ not in FROM_LOADERS])

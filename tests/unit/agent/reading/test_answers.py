@@ -18,6 +18,7 @@ from PIL import Image
 
 from sophon_loader.encodings.estimate import MIN_PROBES
 from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.programs.program import Limits
 from sophon_loader.wire.frames import content_hash, unpack
 from sophon_loader.wire.messages import CHEAPEST, AskListing, AskSizes, Failed, Item, Listing, Registered, Sample, Sizes
 from storage_agent.host.channel import Channel
@@ -63,7 +64,7 @@ def _said_by_a_worker(exports: Exports, *messages: list[Any]) -> list[list[bytes
         for message in messages:
             Channel(ours).send(message)
         ours.shutdown(socket.SHUT_WR)
-        Service(Channel(theirs), exports, BuiltPipelines(), Memory(1 << 50)).run()
+        Service(Channel(theirs), exports, BuiltPipelines(), Memory(1 << 50), Limits()).run()
         theirs.shutdown(socket.SHUT_WR)
         said, channel = [], Channel(ours)
         with contextlib.suppress(EOFError):
@@ -166,7 +167,7 @@ def _calls(exports: Exports, jobs: int, monkeypatch: pytest.MonkeyPatch, expecte
             broker.put([message_types.JOB, *job_at(2, "pixels", id=n, digest=digest).frames()])
         broker.flush()
         ours.shutdown(socket.SHUT_WR)
-        Service(Channel(calls), exports, BuiltPipelines(), Memory(1 << 50)).run()  # type: ignore[arg-type]
+        Service(Channel(calls), exports, BuiltPipelines(), Memory(1 << 50), Limits()).run()  # type: ignore[arg-type]
         theirs.shutdown(socket.SHUT_WR)
         answers = [broker.receive() for _ in range(jobs)]
         ids = [
