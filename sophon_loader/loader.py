@@ -289,6 +289,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         keep = self._inner is not None and persist and self._inner.workers == self.num_workers > 0
         if not keep:  # workers that go on have the dataset as it was when they started, as in DataLoader
             self._parts.follow(self, order)
+        self._place.settle_numbers(self._parts.numbers)
         if self._engine is None:
             self._inner = None
             self._parts.log_plain()
@@ -343,7 +344,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
 
         Raises:
             ConfigError: the state is of another dataset, seed or sampler. If the sampler does not repeat its indices,
-                the next iteration raises it.
+                or the dataset draws its random numbers otherwise, the next iteration raises it.
         """
         self._place.load(state_dict, self.num_workers)
         self._end_workers()

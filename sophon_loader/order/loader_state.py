@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import DistributedSampler, IterableDataset
 
-from sophon_loader.errors import ConfigError
+from sophon_loader.errors import ConfigError, warn_user
 from sophon_loader.order.dataset_copies import Copies, keeps_state
 from sophon_loader.order.generators import States, packed, unpacked
 from sophon_loader.order.order import REMEDY, Order
@@ -28,6 +28,9 @@ from sophon_loader.ranks.seeding import (
 )
 
 _VERSION = 1
+Numbers = Literal["op", "sample", "torch"]
+"""Whose random numbers samples have: seeded for each op, seeded for each sample, or torch's own."""
+_IN_WORDS: dict[Numbers, str] = {"op": "seeded for each op", "sample": "seeded for each sample", "torch": "torch's own"}
 
 
 class LoaderState:
@@ -48,6 +51,7 @@ class LoaderState:
         copies: of the dataset, in the workers of a plain loader.
         persisting: whether the next iteration is to draw no seed for its workers, as there were some that would have
             gone on when a state was taken.
+        numbers: whose random numbers the newest iteration has, or the one that a state goes on with; None until known.
     """
 
     def __init__(
@@ -69,6 +73,8 @@ class LoaderState:
         self.dealt_out = False
         self.next_epoch = 0
         self.persisting = False
+        self.numbers: Numbers | None = None
+        self._loaded_numbers: Numbers | None = None
 
     def __copy__(self) -> LoaderState:
         other = LoaderState.__new__(LoaderState)
@@ -113,6 +119,31 @@ class LoaderState:
         if self.seed is None and self._given_seed is not None:
             rank = 0 if self.of_all_ranks else rank_of_all()[0]
             self.seed = seed_of_rank(self._given_seed, rank)
+
+    def settle_numbers(self, found: Numbers) -> None:
+        """Let the iteration that begins have the random numbers that the loaded state tells of, else those found.
+
+        What is found out about a dataset may depend on the host and on time, and a run has one kind of numbers.
+
+        Args:
+            found: what dataset and options ask for.
+
+        Raises:
+            ConfigError: a state that promises the very batches is of a dataset whose numbers are drawn otherwise.
+        """
+        loaded = self._loaded_numbers
+        if loaded is None or (loaded == "torch" and found == "op"):  # the class has become known: torch's do not go on
+            self.numbers = found
+            return
+        if "op" in (loaded, found):
+            remedy = f"load a state that was taken over this {type(self._dataset).__name__}"
+            _same("random numbers must be", _IN_WORDS[loaded], _IN_WORDS[found], remedy)
+        if loaded == "torch" and found == "sample" and self.order.newest is None:
+            warn_user(
+                f"seed={self._given_seed} does not reach the samples: their random numbers are torch's own, as when "
+                "the loaded state was taken. Load no state to begin a run with that seed."
+            )
+        self.numbers = loaded
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that epoch, from its beginning, unless that is the one which a state goes on with."""
@@ -181,6 +212,7 @@ class LoaderState:
             "sampler_epoch": next((one.epoch for one in _told_epochs(order) if isinstance(one.epoch, int)), None),
             "generators": packed(self._to_come(drawn)),
             "persisting": drawn is None and (persisting or self.persisting),
+            "numbers": self.numbers,
             "dataset": None if offloadable or workers else _own_state(self._dataset),
             "copies": self.copies.state(in_epoch=self._in_epoch, persisting=persisting),
         }
@@ -269,6 +301,7 @@ class LoaderState:
         self.seed = seed
         self.next_epoch = state["epoch"]
         self.persisting = bool(state.get("persisting"))
+        self.numbers = self._loaded_numbers = state.get("numbers")
         self.copies.load(copies)
         if own is not None:
             dataset.load_state_dict(own)

@@ -39,10 +39,12 @@ class RecordedDataset(Dataset[Any]):
     Args:
         dataset: the user's; samples are made by its own `__getitem__` or `__getitems__`.
         counts: of pictures; each process adds to its own.
+        defers: False to leave all pictures to Pillow.
     """
 
-    def __init__(self, dataset: Any, counts: PictureCounts) -> None:
+    def __init__(self, dataset: Any, counts: PictureCounts, *, defers: bool = True) -> None:
         self.dataset = dataset
+        self._may_defer = defers
         self._counts = counts
         self._opener: Opener | None = None
         self._defers: bool | None = None
@@ -68,7 +70,7 @@ class RecordedDataset(Dataset[Any]):
         if self._defers is None:
             worker = get_worker_info()
             self._opener = Opener(self._counts.of(0 if worker is None else worker.id))
-            self._defers = can_defer()
+            self._defers = self._may_defer and can_defer()
         if not self._defers or self._opener is None:
             return make()
         before = GeneratorStates(GENERATORS)

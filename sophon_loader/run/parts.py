@@ -16,7 +16,7 @@ from sophon_loader.epoch.epoch import Epoch, Observer
 from sophon_loader.errors import warn_user
 from sophon_loader.host.system import cores_available
 from sophon_loader.logs import log_line
-from sophon_loader.order.loader_state import LoaderState
+from sophon_loader.order.loader_state import LoaderState, Numbers
 from sophon_loader.order.order import Order
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.report.report import Report
@@ -131,12 +131,26 @@ class Parts:
         if why_not not in ("", NO_PICTURES):
             self._plain_report = replace(self._plain_report, notes=(*self._plain_report.notes, _undeferred(why_not)))
 
+    @property
+    def numbers(self) -> Numbers:
+        """Whose random numbers samples have, as far as dataset and options decide."""
+        if self.engine is not None:
+            return "op"
+        return "sample" if self._settings.seed is not None and self._defers else "torch"
+
+    @property
+    def _defers(self) -> bool:
+        return self._recording is not None and self._recording.defers
+
     def recorded(self, loader: DataLoader[Any], place: LoaderState) -> AbstractContextManager[None]:
-        """Within, workers that a plain loader starts defer the pictures that its dataset opens, where they may."""
+        """Within, workers that a plain loader starts defer the pictures that its dataset opens, where they may, and
+        seed each sample's random numbers, if those are the place's."""
+        if self._recording is None and place.numbers == "sample":  # as a state says, also where no picture is deferred
+            self._recording = Recording(reuse_memory=False, defers=False)
         if self._recording is None:
             return nullcontext()
         order = None
-        if self._settings.seed is not None:
+        if place.numbers == "sample":
             dataset: Any = loader.dataset
             samples = len(dataset) if hasattr(dataset, "__len__") else 0
             order = StreamedOrder(place.order, samples, Seed(place.drawn_seed()))
@@ -150,12 +164,13 @@ class Parts:
     @property
     def plain_report(self) -> Report:
         """Of a loader without an engine."""
-        return self._plain_report if self._recording is None else self._recording.told_by(self._plain_report)
+        recording = self._recording
+        return recording.told_by(self._plain_report) if recording and recording.defers else self._plain_report
 
     @property
     def about_pictures(self) -> list[str]:
         """What a loader without an engine makes of the pictures that its dataset opens, in sentences."""
-        if self._recording is not None:
+        if self._recording is not None and self._recording.defers:
             return self._recording.notes()
         return [_undeferred(self._why_not_recorded)] if self._why_not_recorded else []
 

@@ -31,13 +31,16 @@ class Recording:
 
     Args:
         reuse_memory: whether batches of torch's own collation come in shared memory that is used again.
+        defers: False to leave the pictures to Pillow, and serve the order alone.
 
     Attributes:
+        defers: see there.
         order: what torch's loader reads while it starts an epoch, where each sample has a stream of random numbers of
             its own; None to read the user's samplers.
     """
 
-    def __init__(self, *, reuse_memory: bool) -> None:
+    def __init__(self, *, reuse_memory: bool, defers: bool = True) -> None:
+        self.defers = defers
         self.order: StreamedOrder | None = None
         self._reuse_memory = reuse_memory
         self._memory = BatchMemory(1)
@@ -57,9 +60,10 @@ class Recording:
             self._counts = PictureCounts(max(1, loader.num_workers))
             self._memory = BatchMemory(max(1, loader.num_workers))
         self._before = self._counts.found()
-        read_library()
+        if self.defers:
+            read_library()
         known = loader.__dict__  # DataLoader allows nobody to assign to its dataset
-        known["dataset"] = RecordedDataset(dataset, self._counts)
+        known["dataset"] = RecordedDataset(dataset, self._counts, defers=self.defers)
         known["worker_init_fn"] = ShownDataset(init)
         if self._reuse_memory and collate_fn is default_collate and loader.num_workers:
             known["collate_fn"] = Collate(default_collate, self._memory)

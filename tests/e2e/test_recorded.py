@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import torch
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, get_worker_info
 from torchvision import transforms
+from torchvision.datasets import ImageFolder
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
+from sophon_loader.errors import ConfigError, OffloadWarning
 from sophon_loader.recording.containers import TableEnd
 from sophon_loader.recording.opener import can_defer
 from sophon_loader.run.recording_trial import BOUND_BEFORE
@@ -227,6 +230,74 @@ def test_with_a_seed_a_state_goes_on_with_the_very_batches(files: list[Path]) ->
     again = OffloadingDataLoader(Views(files), seed=7, num_workers=1, **SHUFFLED)
     again.load_state_dict(state)
     assert alike([batch["views"] for batch in again], rest)
+
+
+def interrupted(loader: Any) -> tuple[Any, list[Any]]:
+    """The state behind the second epoch's first batch, and the views that follow."""
+    list(loader)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    return state, [batch["views"] for batch in batches]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{}, {"seed": 7, "options": OffloadOptions(record=False)}, {"seed": 7, "options": OffloadOptions(fused=False)}],
+    ids=["no seed", "not recorded", "not fused"],
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_holds_that_samples_have_numbers_of_their_own(files: list[Path], other: Any, workers: int) -> None:
+    state, rest = interrupted(OffloadingDataLoader(Views(files), seed=7, **SHUFFLED))
+    again = OffloadingDataLoader(Views(files), num_workers=workers, **SHUFFLED, **other)
+    again.load_state_dict(json.loads(json.dumps(state)))
+    assert again.state_dict()["numbers"] == state["numbers"] == "sample"
+    assert alike([batch["views"] for batch in again], rest)
+    assert (again.report().as_dict()["fused"] == 0) == bool(other)
+
+
+def test_a_state_holds_them_where_the_first_samples_cannot_be_tried(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, rest = interrupted(OffloadingDataLoader(Views(files), seed=7, **SHUFFLED))
+    monkeypatch.setattr("sophon_loader.run.parts.why_not_recorded", lambda *_: "it took too long")
+    again = OffloadingDataLoader(Views(files), seed=7, **SHUFFLED)
+    again.load_state_dict(state)
+    assert alike([batch["views"] for batch in again], rest)
+    assert "no picture is deferred: it took too long" in again.report().notes
+
+
+@pytest.mark.parametrize("saved", [{}, {"seed": 7, "options": OffloadOptions(record=False)}], ids=["no seed", "plain"])
+def test_a_state_holds_that_numbers_are_torchs(files: list[Path], saved: Any) -> None:
+    whole = OffloadingDataLoader(Views(files), num_workers=1, **ARGUMENTS, **saved)
+    torch.manual_seed(5)
+    list(whole)
+    state = whole.state_dict()
+    expected = [batch["views"] for batch in whole]
+    again = OffloadingDataLoader(Views(files), num_workers=1, seed=7, **ARGUMENTS)
+    again.load_state_dict(state)
+    with pytest.warns(OffloadWarning, match="random numbers are torch's own, as when the loaded state was taken"):
+        assert alike([batch["views"] for batch in again], expected)
+    assert again.report().as_dict()["fused"] >= OURS
+    del state["numbers"]  # as releases before
+    again.load_state_dict(state)
+    assert not alike([batch["views"] for batch in again], expected)
+
+
+def test_a_state_of_another_kind_of_dataset_is_refused(files: list[Path]) -> None:
+    known = ImageFolder(str(files[0].parents[1]), Views(files).augment)
+    recorded, _ = interrupted(OffloadingDataLoader(Views(files), seed=7, **SHUFFLED))
+    loader = OffloadingDataLoader(known, seed=7, **SHUFFLED)
+    loader.load_state_dict(recorded)
+    with pytest.raises(ConfigError, match=r"must be as when .* \(seeded for each sample\), got seeded for each op"):
+        next(iter(loader))
+    loader = OffloadingDataLoader(known, seed=7, **SHUFFLED)
+    next(iter(loader))
+    for seed in (7, None):
+        other = OffloadingDataLoader(Views(files), seed=seed, **SHUFFLED)
+        other.load_state_dict(loader.state_dict())
+        with pytest.raises(ConfigError, match=r"\(seeded for each op\), got .* over this Views"):
+            next(iter(other))
 
 
 def test_with_a_seed_a_sample_is_the_same_at_whichever_rank(files: list[Path]) -> None:
