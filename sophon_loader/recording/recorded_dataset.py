@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset, StackDataset, Subset, get_worker_info
 
 from sophon_loader.errors import must_leave
 from sophon_loader.pipeline.op import GENERATORS
@@ -33,8 +33,8 @@ class RecordedDataset(Dataset[Any]):
     A sample in which pixels of a picture cannot be made is thrown away, whatever the user's code did with the error.
     It is made again as Pillow opens its files, from the same states of the global generators.
 
-    An index may come as `Streamed`. Then the sample, or the whole batch of a dataset with `__getitems__`, begins with
-    generators seeded for it, and leaves them as they were.
+    An index may come as `Streamed`. Then the sample begins with generators seeded for it, and leaves them as they were.
+    A batch that the user's own `__getitems__` makes has those of its first sample.
 
     Args:
         dataset: the user's; samples are made by its own `__getitem__` or `__getitems__`.
@@ -63,7 +63,12 @@ class RecordedDataset(Dataset[Any]):
             return self._made(lambda: self.dataset[_plain(index)])
 
     def _of_batch(self, indices: Any) -> Any:
-        with _stream_of(indices[0]) if len(indices) else nullcontext():
+        if len(indices) and type(indices[0]) is Streamed and not _makes_batches(self.dataset):
+            return [sample for one in indices for sample in self._together([one])]
+        return self._together(indices)
+
+    def _together(self, indices: Any) -> Any:
+        with _stream_of(indices[0] if len(indices) else None):
             return self._made(lambda: self.dataset.__getitems__([_plain(one) for one in indices]))
 
     def _made(self, make: Callable[[], Any]) -> Any:
@@ -85,6 +90,17 @@ class RecordedDataset(Dataset[Any]):
         pictures.left_to_pillow_again()
         before.put_back()
         return make()
+
+
+def _makes_batches(dataset: Any) -> bool:
+    """Whether a batch is made by a `__getitems__` of the user's own, and not of torch's classes, which divide it."""
+    method = getattr(type(dataset), "__getitems__", None)
+    if method is Subset.__getitems__:
+        return _makes_batches(dataset.dataset)
+    if method is StackDataset.__getitems__:
+        parts = dataset.datasets
+        return any(map(_makes_batches, parts.values() if isinstance(parts, dict) else parts))
+    return bool(getattr(dataset, "__getitems__", None))
 
 
 def _plain(index: Any) -> Any:
