@@ -287,6 +287,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             self.num_workers = AutoWorkers(workforce.at_epoch())
         persist = self._inner is not None and self.persistent_workers
         keep = self._inner is not None and persist and self._inner.workers == self.num_workers > 0
+        keep |= self._engine is None and self._iterator is not None
         if not keep:  # workers that go on have the dataset as it was when they started, as in DataLoader
             self._parts.follow(self, order)
         self._place.settle_numbers(self._parts.numbers)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, get_worker_info
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset, get_worker_info
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -333,3 +333,20 @@ def test_two_iterations_at_a_time_each_have_their_batches(files: list[Path]) -> 
     found = [(next(one), next(other)) for _ in range(len(loader))]
     for (first, second), batch in zip(found, expected, strict=True):
         assert alike(first["small"], batch["small"]) and alike(second["small"], batch["small"])
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_workers_that_persist_go_on_as_they_began(files: list[Path], seed: int | None) -> None:
+    def changed(kind: Any, **more: Any) -> Any:
+        dataset = Subset(ColourFirst(files), list(range(FILES)))
+        loader = kind(dataset, 4, num_workers=1, persistent_workers=True, **more)
+        torch.manual_seed(5)
+        found = [list(loader)]
+        dataset.indices.reverse()  # type: ignore[attr-defined]  # which these workers do not see
+        return loader, [*found, list(loader)]
+
+    loader, found = changed(OffloadingDataLoader, seed=seed)
+    if seed is None:
+        assert alike(found, changed(DataLoader)[1])
+    assert loader.report().as_dict()["fused"] >= OURS
+    assert loader.state_dict()["numbers"] == ("sample" if seed else "torch")
