@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset, get_worker_info
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    Subset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -121,6 +131,34 @@ def test_batches_are_torchs(files: list[Path], tmp_path: Path, kind: Any, argume
     assert len(files) <= ours + others <= len(files) + (kind is Swallows)
     loader.close()
     assert loader.dataset.__class__ is kind
+
+
+def drawing_collation(samples: list[Any]) -> Any:
+    return [sample["views"] for sample in samples], torch.rand(2), random.random()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        lambda: {"batch_sampler": BatchSampler(RandomSampler(range(10)), 3, True)},
+        lambda: {"batch_size": 4, "sampler": WeightedRandomSampler([1.0] * 9 + [9.0], 12)},
+        lambda: {"batch_size": None},
+        lambda: {"batch_size": 4, "collate_fn": drawing_collation},
+    ],
+    ids=["batch sampler", "weighted", "no batches", "own collation"],
+)
+def test_whatever_else_the_loader_is_given(files: list[Path], arguments: Any) -> None:
+    """Over datasets of datasets, behind an epoch that is left in the middle."""
+
+    def left_and_whole(kind: Any) -> Any:
+        torch.manual_seed(5)
+        np.random.seed(5)
+        random.seed(5)
+        loader = kind(ConcatDataset([Views(files[:6]), Subset(InGroups(files), range(2, 6))]), **arguments())
+        return [next(iter(loader)), *loader], loader
+
+    found, loader = left_and_whole(OffloadingDataLoader)
+    assert alike(found, left_and_whole(DataLoader)[0]) and loader.report().as_dict()["fused"] > 4
 
 
 def test_spawned_workers(files: list[Path]) -> None:
