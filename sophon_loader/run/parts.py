@@ -136,11 +136,12 @@ class Parts:
         """Whose random numbers samples have, as far as dataset and options decide."""
         if self.engine is not None:
             return "op"
-        return "sample" if self._settings.seed is not None and self._defers else "torch"
+        return "sample" if self._settings.seed is not None and self._opens_pictures else "torch"
 
     @property
-    def _defers(self) -> bool:
-        return self._recording is not None and self._recording.defers
+    def _opens_pictures(self) -> bool:
+        """Whether samples open pictures, deferred or not, as far as that was to be found out."""
+        return self._tried_to_record and self._why_not_recorded != NO_PICTURES
 
     def recorded(self, loader: DataLoader[Any], place: LoaderState) -> AbstractContextManager[None]:
         """Within, workers that a plain loader starts defer the pictures that its dataset opens, where they may, and

@@ -44,15 +44,18 @@ _MOST_KINDS = 4
 
 
 def why_not_recorded(loader: DataLoader[Any], order: Order) -> str:
-    """Why a dataset runs as in torch's DataLoader, in words that end a sentence; "" where its pictures may be deferred.
+    """Why no picture of a dataset is deferred, in words that end a sentence; "" where its pictures may be.
+
+    `NO_PICTURES` is said of the dataset alone: it depends neither on this host nor on time, as the other reasons may.
 
     Args:
         loader: the user's.
         order: of its samplers.
     """
-    if not can_defer():
-        return "our C is not used in this process"
     try:
+        if not can_defer():
+            opened = _tried(loader, order, defer=False)["opened"]
+            return "our C is not used in this process" if opened else NO_PICTURES
         recorded = _tried(loader, order, defer=True)  # first: what opens no picture is seen at one sample
         if not recorded["deferred"]:
             return _why_none(recorded["left"], opened=recorded["opened"])

@@ -29,7 +29,7 @@ from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
 ROOT = {root!r}
-PHOTOS = sorted(Path(ROOT).glob("class_0/*.jpg"))
+PHOTOS = sorted(Path(ROOT).glob("class_1/*.*g"))
 
 def good():
     return ImageFolder(ROOT, T.Compose([T.RandomResizedCrop(32), T.ToTensor()]))
@@ -208,7 +208,7 @@ def test_a_dataset_that_cannot_be_used(work: Path, served: Agent, function: str,
             "(`return T.ToTensor()(Image.open(PHOTOS[index]))[:, :20, :20]`, by ",
             "before that line",
         ),
-        ("Opens", "pictures (67 %) were decoded by our C, the rest by Pillow: 1 progressive JPEG", ""),
+        ("Opens", "pictures (67 %) were decoded by our C, the rest by Pillow: 1 PNG", ""),
         ("Bound", "bound before, as by `from PIL.Image import open`", "call PIL.Image.open inside the sample"),
     ],
 )

@@ -29,13 +29,15 @@ from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.errors import ConfigError, OffloadWarning
 from sophon_loader.recording.containers import TableEnd
 from sophon_loader.recording.opener import can_defer
+from sophon_loader.run import recording_trial
 from sophon_loader.run.recording_trial import BOUND_BEFORE
+from sophon_loader.run.trial_process import NotTried
 from sophon_loader.workers.alike import difference
 from tests.support.pictures import make_tree
 
 pytestmark = pytest.mark.skipif(not can_defer(), reason="our C is not here")
 FILES, OURS = 12, 9
-"""Pictures, and how many at least our C decodes: some are progressive."""
+"""Pictures, and how many at least our C decodes."""
 ARGUMENTS: dict[str, Any] = {"batch_size": 4, "shuffle": True}
 
 
@@ -256,6 +258,40 @@ def test_with_a_seed_each_sample_has_random_numbers_of_its_own(files: list[Path]
     again = [one for one, index in zip(expected, SHUFFLED["sampler"], strict=True) if index == 3]
     assert not torch.equal(again[0], again[1]) and not torch.equal(again[1], again[2])
     assert not alike(by_sample(OffloadingDataLoader(Views(files), seed=8, **SHUFFLED)), expected)
+
+
+class Tables(Dataset[Any]):
+    """Draws, and opens no picture."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.rand(2)
+
+
+def too_slow(*_: Any) -> Any:
+    raise NotTried("it took too long")
+
+
+@pytest.mark.parametrize(
+    ("name", "stand_in"),
+    [("tried_apart", too_slow), ("can_defer", lambda: False)],
+    ids=["samples that could not be tried in time", "a host without our C"],
+)
+def test_with_a_seed_neither_time_nor_host_decides_whose_numbers(
+    files: list[Path], name: str, stand_in: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = by_sample(OffloadingDataLoader(Views(files), seed=7, **SHUFFLED))
+    torch.manual_seed(3)
+    plain = [*OffloadingDataLoader(Tables(), seed=7)]
+    monkeypatch.setattr(recording_trial, name, stand_in)
+    loader = OffloadingDataLoader(Views(files), seed=7, **SHUFFLED)
+    assert alike(by_sample(loader), expected)
+    assert loader.report().as_dict()["fused"] == 0
+    if name == "can_defer":
+        torch.manual_seed(3)
+        assert alike([*OffloadingDataLoader(Tables(), seed=7)], plain), "torch's own, of what opens no picture"
 
 
 def test_with_a_seed_a_state_goes_on_with_the_very_batches(files: list[Path]) -> None:
