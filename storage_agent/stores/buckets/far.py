@@ -49,11 +49,7 @@ _TRUSTED = {
     "gs": "SSL_CERT_FILE in the agent's environment",
     "az": "SSL_CERT_FILE in the agent's environment",
 }
-_ENDPOINTS = {
-    "s3": ", and that AWS_ENDPOINT_URL, if there is one, is http:// or https:// and a host",
-    "gs": ", and that GOOGLE_BASE_URL, if there is one, is http:// or https:// and a host",
-    "az": ", and that AZURE_STORAGE_ENDPOINT, if there is one, is http:// or https:// and a host",
-}
+_ENDPOINT = {"s3": "AWS_ENDPOINT_URL", "gs": "GOOGLE_BASE_URL", "az": "AZURE_STORAGE_ENDPOINT"}
 
 
 class Far(Archive):
@@ -212,8 +208,9 @@ class Far(Archive):
             "away": f"see that this host reaches it{_ADDRESSES[scheme]}",
             "certificate": f"set {_TRUSTED[scheme]} to a file with the certificate (PEM) of the CA that signed it",
             "bundle": "name a file with certificates of CAs (PEM) there",
-            "redirect": "set AWS_ENDPOINT_URL to the host that answers without a redirect",
-            "library": f"see that settings in the agent's environment have no line break in them{_ENDPOINTS[scheme]}",
+            "redirect": f"set {_ENDPOINT[scheme]} to the host that answers without a redirect",
+            "library": "see that settings in the agent's environment have no line break in them, and that "
+            f"{_ENDPOINT[scheme]}, if there is one, is http:// or https:// and a host",
             "region": "set AWS_REGION to the bucket's region",
             "profile": "correct AWS_PROFILE, or log in again (aws sso login)",
             "boto3": "install it: pip install boto3",

@@ -21,7 +21,12 @@ from storage_agent.stores.buckets.fetcher import Fetcher
 
 pytest.importorskip("obstore", reason="obstore is not installed")
 
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import AzureStore, S3Store
+
 from storage_agent.stores.buckets import objects
+from storage_agent.stores.buckets.client import client_options
 
 Serve = Callable[..., http.server.ThreadingHTTPServer]
 ANSWER = {"ETag": '"1"', "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
@@ -68,11 +73,11 @@ def serve() -> Iterator[Serve]:
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., bytes]]:
     """Reads an object of the server at an address, by an environment of this test's own, once."""
-    for name in [name for name in os.environ if name.startswith(("AWS_", "SSL_")) or "proxy" in name.lower()]:
+    for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_", "SSL_")) or "proxy" in name.lower()]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(objects, "AGAIN_WITHIN_S", 0.0)
 
-    def one(address: str, **environment: str | None) -> bytes:
+    def one(address: str, location: str = "s3://photos", **environment: str | None) -> bytes:
         usual = {"AWS_ENDPOINT_URL": address, "AWS_REGION": "x", "AWS_ACCESS_KEY_ID": "a"}
         secret = {"AWS_SECRET_ACCESS_KEY": "b", "AWS_SESSION_TOKEN": "token"}
         for name, value in {**usual, **secret, **environment}.items():
@@ -82,7 +87,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., bytes]]:
                 monkeypatch.setenv(name, value)
         objects._store.cache_clear()
         objects._profile.cache_clear()
-        return bytes(objects.read("s3://photos", "a.jpg", 6, '"1"'))
+        return bytes(objects.read(location, "a.jpg", 6, '"1"'))
 
     yield one
     objects._store.cache_clear()
@@ -95,6 +100,33 @@ def test_a_redirect_to_another_host_is_not_followed(serve: Serve, read: Callable
     with pytest.raises(objects.StoreFailed, match="it redirects to another host, which is not asked") as refused:
         read(f"http://127.0.0.1:{store.server_port}")
     assert refused.value.what == "redirect" and len(store.asked) == 1 and not other.asked  # type: ignore[attr-defined]
+
+
+def test_a_shared_signature_goes_to_no_other_host(serve: Serve, read: Callable[..., bytes]) -> None:
+    """It would in the header Referer."""
+    other = serve("127.0.0.2")
+    store = serve("127.0.0.1", f"http://127.0.0.2:{other.server_port}")
+    azure = {"AZURE_STORAGE_ACCOUNT_NAME": "a", "AZURE_STORAGE_SAS_TOKEN": "sv=2021&sig=secret"}
+    address = f"http://127.0.0.1:{store.server_port}"
+    with pytest.raises(objects.StoreFailed, match="it redirects to another host, which is not asked"):
+        read("", "az://photos", **azure, AZURE_STORAGE_ENDPOINT=f"{address}/a")
+    assert len(store.asked) == 1 and not other.asked  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("scheme", "own"), [("s3", "amazonaws.com"), ("az", "core.windows.net")])
+def test_only_the_provider_is_asked_without_an_endpoint(scheme: str, own: str, serve: Serve) -> None:
+    """A host on the way there stands for one that the provider redirects to."""
+    options = client_options(f"{scheme}://photos", {})
+    assert own in options["proxy_excludes"].split(",")
+    store: Any = serve("127.0.0.1")
+    more: Any = {"allow_http": True, "endpoint": f"http://127.0.0.1:{store.server_port}"}
+    keys: Any = {"s3": {"skip_signature": True, "region": "x"}, "az": {"skip_signature": True, "account_name": "a"}}
+    made: Any = {"s3": S3Store, "az": AzureStore}[scheme]
+    with pytest.raises(BaseError) as refused:
+        obstore.get(
+            made("photos", **keys[scheme], **more, client_options=options, retry_config={"max_retries": 0}), "a.jpg"
+        )
+    assert objects.failed(refused.value).what == "redirect" and not store.asked
 
 
 def test_a_redirect_within_a_host_is_followed(serve: Serve, read: Callable[..., bytes]) -> None:
