@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from sophon_loader.cache.cache import own_folder
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from tests.faults import seeds
@@ -24,6 +25,7 @@ from tests.faults.seeds import KEPT, SLOW_DISK_S, Scene, check, run, scene
 from tests.faults.soak import risen
 from tests.support.agents import WAIT_S
 from tests.support.alarms import ALARM_S, Alarms
+from tests.support.cache_harm import harm_cache
 
 pytestmark = pytest.mark.timeout(600)  # agents start again and again, which takes long on a machine that is busy
 SEEDS = int(os.environ.get("FAULT_SEEDS", "12"))
@@ -117,6 +119,17 @@ def test_alarms_raise_in_the_loader_alone_and_while_they_are_on() -> None:
     assert alarms.next(slowly()) == 7 and alarms.raised == [0]
     alarms.on = True
     assert alarms.next(slowly()) is None and alarms.raised == [1]
+
+
+def test_a_file_that_a_worker_makes_again_at_once_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(own_folder(str(tmp_path))) / "0.data"
+    path.parent.mkdir()
+    path.touch()
+    monkeypatch.setattr(Path, "unlink", Path.touch)
+    harm_cache(tmp_path, "block", 1, random.Random(0))
+    assert path.is_file()
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ def harm_cache(cache: Path, what: str, amount: int, draw: random.Random) -> None
         shutil.rmtree(place, ignore_errors=True)  # a worker may open a segment meanwhile
         return
     for path in draw.sample(paths := sorted(place.glob("[0-9].*")), min(amount, len(paths))):
-        with suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):  # blocked by a folder before
+        # blocked by a folder before, or a worker has made it again meanwhile
+        with suppress(FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError):
             _harm(path, what, draw)
 
 
