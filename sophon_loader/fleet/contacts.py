@@ -304,11 +304,13 @@ class Contacts:
 
 
 def share_of(one: Contact) -> AgentShare:
-    """What an agent has sent since the run began, and lacks."""
-    (samples, nbytes), lacked = ((0, 0), 0) if one.shared is None else (one.shared.sent(), one.shared.lacked)
-    lost_s = 0.0 if one.shared is None else one.shared.lost_s
-    lost_at = time.time() - (now_s() - lost_s) if lost_s else 0.0
-    return AgentShare(str(one.agent), samples, nbytes, lacks=lacked, of_samples=one.samples, lost_at=lost_at)
+    """What an agent has sent since the run began, and lacks, and when and how often it was lost."""
+    name, shared = str(one.agent), one.shared
+    if shared is None:
+        return AgentShare(name, of_samples=one.samples)
+    lost_at = time.time() - (now_s() - shared.lost_s) if shared.lost_s else 0.0
+    told = AgentShare(name, *shared.sent(), lacks=shared.lacked, of_samples=one.samples)
+    return replace(told, lost_at=lost_at, losses=shared.losses)
 
 
 def together(agreements: Sequence[Agreement]) -> Agreement:

@@ -97,6 +97,10 @@ class SharedRoute:
         self._began_s = now_s()
         self._sent_before = 0, 0
         """Counted when the place was another agent's."""
+        self._overcome = 0
+        """Losses behind which the agent has answered; the main process counts them, which asks it."""
+        self._freed_s = 0.0
+        """When the place was another agent's last."""
 
     @staticmethod
     def several(count: int, workers: int, proposed: Terms, samples: int = 0) -> list[SharedRoute]:
@@ -150,7 +154,8 @@ class SharedRoute:
         self._sent_before = self._counted()
         memory.forgiven_s.array[self._row] = memory.lost_s.array[self._row]
         self._forget_lacking()
-        memory.back_s.array[self._row] = now_s()
+        self._overcome, self._freed_s = 0, now_s()
+        memory.back_s.array[self._row] = self._freed_s
 
     def agreed(self) -> Agreed | None:
         """What the agent has agreed to; None before it has."""
@@ -221,7 +226,13 @@ class SharedRoute:
     @property
     def lost_s(self) -> float:
         """When a worker gave the agent up last, whether or not it has answered since; 0 if none ever has."""
-        return float(self._memory.gave_up_s.array[self._row].max())
+        gave_up_s = float(self._memory.gave_up_s.array[self._row].max())
+        return gave_up_s if gave_up_s > self._freed_s else 0.0
+
+    @property
+    def losses(self) -> int:
+        """How often workers have given the agent up, as the main process knows it; once until it has answered again."""
+        return self._overcome + (self.gone_s > 0)
 
     @property
     def back_s(self) -> float:
@@ -235,7 +246,10 @@ class SharedRoute:
             asked_s: what it was asked at that time.
         """
         self._forget_lacking()
+        losses = self.losses
         self._memory.back_s.array[self._row] = asked_s
+        if not self.gone_s:
+            self._overcome = losses
 
     @property
     def awaited_s(self) -> float:
@@ -287,7 +301,7 @@ class SharedRoute:
     def _copied(self, other: SharedRoute, *, keep: bool) -> SharedRoute:
         """Have another route know what this one does; `keep` for what was agreed on, too."""
         mine, its, row = self._memory, other._memory, self._row
-        other._began_s = self._began_s
+        other._began_s, other._overcome, other._freed_s = self._began_s, self._overcome, self._freed_s
         its.gave_up_s.array[other._row] = mine.gave_up_s.array[row].max()
         its.lost_s.array[other._row] = (mine.lost_s.array[row] - mine.forgiven_s.array[row]).max()
         its.back_s.array[other._row] = mine.back_s.array[row]

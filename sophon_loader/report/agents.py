@@ -30,6 +30,7 @@ class AgentShare:
         lacks: samples that it is known to lack, at least, because others have their files.
         of_samples: that the dataset has.
         lost_at: when it was given up last because it did not answer, in seconds since 1970; 0 if it never was.
+        losses: how often it was given up so, each time after it had answered again.
     """
 
     agent: str
@@ -41,6 +42,7 @@ class AgentShare:
     lacks: int = 0
     of_samples: int = 0
     lost_at: float = 0.0
+    losses: int = 0
 
     @property
     def note(self) -> str:
@@ -78,19 +80,21 @@ def agents_of_use(
     return f"{of_use}; there {'is' if there == '1 core' else 'are'} {there}."
 
 
-def lost_now(states: Sequence[str]) -> str:
-    """How many of the agents do not answer now: "1 of 2 agents lost"; "" where all do.
+def lost_now(agents: Sequence[Mapping[str, Any]]) -> str:
+    """How many of the agents do not answer now: "1 of 2 agents lost (3 losses so far)"; "" where all do.
 
     Args:
-        states: of several agents; those that have left, or are not used, do not count.
+        agents: as plain data, as in `Report.as_dict()`; those that have left, or are not used, do not count.
     """
-    there = [one for one in states if one not in (LEFT, REFUSED)]
-    lost = there.count(SILENT)
-    return f"{lost} of {counted(len(there), 'agent')} lost" if lost else ""
+    there = [one for one in agents if one["state"] not in (LEFT, REFUSED)]
+    lost = [one["state"] for one in there].count(SILENT)
+    so_far = sum(one.get("losses", 0) for one in there)
+    more = f" ({so_far} losses so far)" if so_far > lost else ""
+    return f"{lost} of {counted(len(there), 'agent')} lost{more}" if lost else ""
 
 
 def losses(agents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which of several agents were lost, when, and what has taken over, in sentences.
+    """Which of several agents were lost, how often, when last, and what has taken over, in sentences.
 
     Args:
         agents: as plain data, as in `Report.as_dict()`.
@@ -102,14 +106,15 @@ def losses(agents: Sequence[Mapping[str, Any]]) -> list[str]:
         others = [other["agent"] for other in agents if other is not one and other["state"] == IN_USE]
         instead = "the other agents" if len(others) > 1 else f"the one at {others[0]}" if others else "this host"
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(lost_at))
+        often = f"lost {one['losses']} times, last" if one.get("losses", 1) > 1 else "lost"
         took_over = f"{instead} took over" + ("" if others else ", as far as it has the files")
         now = {IN_USE: "; it is back", LEFT: "; it has left"}.get(one["state"], "; it does not answer yet")
-        found.append(f"The agent at {one['agent']} was lost at {when}, and {took_over}{now}.")
+        found.append(f"The agent at {one['agent']} was {often} at {when}, and {took_over}{now}.")
     return found
 
 
 def summed_shares(ranks: Iterable[Iterable[AgentShare]]) -> tuple[AgentShare, ...]:
-    """Each agent once: counts of ranks are added up, and of states the worst is told.
+    """Each agent once: counts of ranks are added up, of states the worst is told, and of losses the most.
 
     Args:
         ranks: the agents of each.
@@ -126,6 +131,7 @@ def summed_shares(ranks: Iterable[Iterable[AgentShare]]) -> tuple[AgentShare, ..
             wire_bytes=known.wire_bytes + one.wire_bytes,
             lacks=max(known.lacks, one.lacks),
             lost_at=max(known.lost_at, one.lost_at),
+            losses=max(known.losses, one.losses),
             state=worst.state,
             why=worst.why,
         )

@@ -168,7 +168,7 @@ def _check_values(said: dict[str, Any]) -> None:
         _check_numbers({name: one[name] for name in ("samples", "wire_bytes", "lacks")})
         if not all(isinstance(one[name], str) for name in ("agent", "group", "state", "why")):
             raise ValueError("an agent has an address and a state")
-        _check_numbers({"lost_at": one.get("lost_at", 0)})
+        _check_numbers({name: one.get(name, 0) for name in ("lost_at", "losses")})
         if one.get("lost_at", 0) > LAST_S:
             raise ValueError("an agent was lost in a year that no calendar has")
     if not isinstance(said.get("agent_address", ""), str):

@@ -199,7 +199,7 @@ def _epoch_row(epoch: EpochCourse) -> tuple[str, ...]:
     said = [
         "Not enough data" if epoch.told is None else verdict_of(epoch.told.values).short,
         *faults_of(epoch.faults()),
-        *filter(None, [lost_now([one["state"] for one in agents])]),
+        *filter(None, [lost_now(agents)]),
     ]
     return (
         f"{epoch.number}" if epoch.ended else f"{epoch.number} (not ended)",
@@ -230,11 +230,11 @@ def _faults(epochs: Sequence[EpochCourse]) -> str:
 
 
 def _lost_agents(epochs: Sequence[EpochCourse]) -> Iterator[tuple[float, int, float, str]]:
-    """When each agent was lost, in which epoch, how many seconds into it, and in words.
+    """When each agent was lost last in an epoch, in which, how many seconds into it, and in words how often.
 
     Every later report repeats the loss, so it counts where it came: after the epoch before, by that one's last second.
     """
-    after = 0.0
+    after, counted_before = 0.0, Counter[str]()
     for epoch in (one for one in epochs if one.seconds):
         first, until = epoch.seconds[0], epoch.seconds[-1]["time"]
         before, after = after, max(after, until)
@@ -242,4 +242,7 @@ def _lost_agents(epochs: Sequence[EpochCourse]) -> Iterator[tuple[float, int, fl
             at = one.get("lost_at", 0.0)
             if before < at and (at <= after or epoch is epochs[-1]):
                 into_s = max(0.0, at - first["time"] + first["seconds"])
-                yield at, epoch.number, into_s, f"agent lost: {one['agent']}"
+                times = one.get("losses", 1) - counted_before[one["agent"]]
+                counted_before[one["agent"]] = one.get("losses", 1)
+                often = f" ({times} times; this was the last)" if times > 1 else ""
+                yield at, epoch.number, into_s, f"agent lost: {one['agent']}{often}"

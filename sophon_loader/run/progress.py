@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 from tqdm import tqdm
@@ -70,7 +71,7 @@ def told(report: Report, recent: Totals, seconds: float) -> str:
     if share is not None:
         more = sent_more(report.totals.wire_bytes, report.totals.read_bytes)
         parts.append(f"{more} more than the files sent" if more else f"{percent(max(0.0, 1 - share))} saved")
-    if lost := lost_now([one.state for one in report.agents]):
+    if lost := lost_now([asdict(one) for one in report.agents]):
         parts.append(lost)
     verdict = report.decided
     if verdict.knows:

@@ -12,6 +12,7 @@ from torchvision.datasets import ImageFolder
 
 from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.fleet.contact import Contact
+from sophon_loader.fleet.contacts import share_of
 from sophon_loader.fleet.recheck import Recheck
 from sophon_loader.fleet.shared_route import SharedRoute
 from sophon_loader.host.system import now_s
@@ -105,6 +106,15 @@ def test_it_is_of_use_once_it_builds_the_pipeline_and_sends_a_file(liar: Liar, c
     until(back, "it is of use again")
     assert {type(one) for one in liar.heard} == {Register, Fetch}
     assert contact._trial is None and contact._route.standing is Standing.BACK
+
+
+def test_one_that_is_lost_again_is_counted_again(liar: Liar, contact: Contact) -> None:
+    liar.answer = lambda message: framed(well(message))
+    for times in (1, 2):
+        shared = given_up(contact)
+        assert share_of(contact).losses == times, "before it is looked at"
+        until(lambda: not contact.look() and not contact.is_gone, "it is of use again")
+        assert share_of(contact).losses == shared.losses == times
 
 
 def test_one_that_restarts_during_a_trial_is_asked_again(liar: Liar, agreed: Any, contact: Contact) -> None:

@@ -92,6 +92,21 @@ def test_who_gave_the_agent_up_before_it_was_asked_uses_it_again_and_nobody_else
     assert not route.gone(0), "it says the same as before"
 
 
+def test_each_loss_counts_once_however_many_workers_see_it(clock: FakeClock) -> None:
+    route = route_for(2)
+    route.note(0, gave_up_s=5.0, lost_s=0.0)
+    route.note(1, gave_up_s=7.0, lost_s=0.0)
+    route.back(asked_s=6.0)
+    assert route.losses == 1 and route.gone_s, "a worker has given it up since it was asked"
+    route.back(asked_s=8.0)
+    route.back(asked_s=9.0)
+    assert route.losses == 1
+    route.note(0, gave_up_s=10.0, lost_s=0.0)
+    assert route.losses == 2 and route.for_workers(3).losses == 2
+    route.back(asked_s=11.0)
+    assert route.losses == 2
+
+
 def test_one_worker_waits_in_vain_for_all(clock: FakeClock) -> None:
     route = route_for(3)
     clock.now_s = 4.0
@@ -147,6 +162,7 @@ def test_places_beside_each_other_are_of_one_agent_after_another(clock: FakeCloc
     one.agree(agreed[1])
     assert one.agreed() == agreed[1] and one.sent() == (0, 0), "nothing is known of whoever comes"
     assert not one.gone(0) and not one.gone(1) and one.left_s(1) > 0
+    assert (one.losses, one.lost_s, one.for_workers(1).lost_s) == (0, 0.0, 0.0)
     one.count(0, 5)
     moved = SharedRoute.all_for_workers([one, other], 3)
     assert [each.agreed() for each in moved] == [agreed[1], None] and moved[0].sent() == (1, 5)

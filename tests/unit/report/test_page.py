@@ -285,6 +285,8 @@ def test_an_agent_that_was_lost_is_told_first(states: tuple[str, ...], took_over
     shown = page(made).text
     assert said in shown.partition("Samples per second")[0] and "There was no fault" not in shown
     assert dict(rows_of(made))["problems"].startswith(said)
+    again = report(agents=(replace(agents[0], lost_at=1e9, losses=2), *agents[1:]))
+    assert said.replace("lost at", "lost 2 times, last at") in page(again).text
 
 
 def test_it_needs_no_other_file_and_no_network() -> None:

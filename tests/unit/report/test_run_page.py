@@ -64,6 +64,19 @@ def test_a_lost_agent_is_a_row_of_the_faults_of_its_epoch() -> None:
     assert "1.5 s" in table and text.count("1 of 2 agents lost") == 2, "both epochs end without it"
 
 
+def test_a_second_loss_is_counted_in_the_epoch_in_which_it_came() -> None:
+    def told(at: float, losses: int) -> tuple[AgentShare, AgentShare]:
+        return AgentShare("tcp://a:1/p", lost_at=1.7e9 + at, losses=losses), AgentShare("tcp://b:1/p")
+
+    lines = log_of([second(0, 1.0), second(0, 2.0)], agents=told(1.5, 1))
+    lines += log_of([second(1, 61.0), second(1, 65.0)], agents=told(64.0, 3))
+    lines += log_of([second(2, 121.0)], agents=told(64.0, 3))
+    text = Page(run_page(course_of(lines))).text
+    table = text.partition("what happened")[2].partition("Details")[0]
+    assert table.count("agent lost: tcp://a:1/p") == 2
+    assert "agent lost: tcp://a:1/p (2 times; this was the last)" in table.partition("2023")[2].partition("2023")[2]
+
+
 def test_it_tells_epochs_side_by_side_and_marks_faults() -> None:
     text = run_page(course_of(two_epochs()))
     shown, data = Page(text), data_of(text)

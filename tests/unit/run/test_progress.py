@@ -30,6 +30,8 @@ def test_a_lost_agent_is_named_before_what_limits() -> None:
     agents = tuple(AgentShare("tcp://a:1/p", state=state) for state in ("in use", "does not answer", "has left"))
     assert told(Report("auto", agents=agents), NO_TOTALS, 0.0) == "1 of 2 agents lost"
     assert told(Report("auto", agents=agents[::2]), NO_TOTALS, 0.0) == ""
+    again = (agents[0], replace(agents[1], losses=2))
+    assert told(Report("auto", agents=again), NO_TOTALS, 0.0) == "1 of 2 agents lost (2 losses so far)"
 
 
 def test_what_is_not_known_is_left_out() -> None:
