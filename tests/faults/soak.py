@@ -3,9 +3,9 @@
     python -m tests.faults.soak --minutes 30 --json soak.json
 
 Seeds go by turns to two agents. One of them is never killed, and lives through all of it like the host process. After
-each run descriptors, threads, processes and memory of those two are counted, and temporary files. At the end, what has
-been counted in the second half must be flat: a line through it must not rise by more than a share of its mean and a
-small number.
+each run descriptors, pipes, threads, processes and memory of those two are counted, and temporary files. At the end,
+what has been counted in the second half must be flat: a line through it must not rise by more than a share of its mean
+and a small number.
 
 The host process also trains all the time, with one loader and the agent that lives. Its roster names more and more
 agents that nobody reaches, a few in the end.
@@ -23,7 +23,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,11 +43,11 @@ from tests.support.pictures import folder
 SHARE = 0.1
 """How much of its mean a count may rise over the second half."""
 MORTAL = ("kill", "away", "upgrade")
-MARGINS = {"descriptors": 8, "threads": 4, "processes": 3, "mb": 40, "files": 3}
+MARGINS = {"descriptors": 8, "pipes": 3, "threads": 4, "processes": 3, "mb": 40, "files": 3}
 """And how much besides, by the end of its name."""
 IDLE_S = 0.2
 NOBODIES = 3
-"""Agents that nobody reaches, of the training: few, since a trial that is on its way has about three descriptors."""
+"""Agents that nobody reaches, of the training: few, as a trial on its way has eight descriptors and two threads."""
 
 
 def spared(schedule: Schedule) -> Schedule:
@@ -106,11 +106,21 @@ def counted(at: Scene) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, (process, children) in family.items():
         found[f"{name}_descriptors"] = process.num_fds()
+        found[f"{name}_pipes"] = pipes_of(process)
         found[f"{name}_threads"] = process.num_threads()
         found[f"{name}_processes"] = len(children)
         found[f"{name}_mb"] = process.memory_info().rss / 1e6
         found[f"{name}_children_mb"] = sum(_rss_mb(one) for one in children)
     return found | {"temporary_files": len(os.listdir(tempfile.gettempdir()))}
+
+
+def pipes_of(process: psutil.Process) -> int:
+    """How many ends of pipes a process has."""
+    found = 0
+    for one in Path(f"/proc/{process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile, as that of the folder itself
+            found += os.readlink(one).startswith("pipe:")
+    return found
 
 
 def sleeps(process: psutil.Process) -> bool:
