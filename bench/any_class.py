@@ -8,6 +8,11 @@ epochs one after the other, and its spread is over the rounds. Counted is the CP
 the main process. Samples seed the generators by their index, so both make the same crops; the batches of the first
 round are compared.
 
+Then what recording costs: two of our loaders in turns, of which one records, as microseconds per sample and their
+difference in the same round. The other one loads the same by torchvision's ImageFolder, a class that is known and not
+recorded; or it has `record=False`, where a class gains nothing. Last, the memory of a worker after an epoch, with two
+workers and one loader at a time: proportional and private set size.
+
 Bars: torch's / ours >= 1.8 in the median of the shapes that crop or resize first, >= 1.25 where an array is taken at
 once, >= 0.9 in all.
 """
@@ -31,7 +36,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 from tqdm import tqdm
 
-from bench import arguments, record
+from bench import any_class_ways, arguments, record
 from bench.loading import cpu_s
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.recording.opener import can_defer
@@ -188,7 +193,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     least = min(row["ratio"]["median"] for row in rows)
     print(f"crop or resize first: {found['first']:.2f} times (bar {FIRST_BAR}); ", end="")
     print(f"an array at once: {found['array']:.2f} (bar {ARRAY_BAR}); least: {least:.2f} (bar {LEAST_BAR})")
-    record.write(options.output, {"samples": len(files), "shapes": rows})
+    drawn, fixed = (any_class_ways.folder_of(options.data, files, one) for one in (TRAIN, EVAL))
+    costs = any_class_ways.recording_costs(drawn, fixed, 2 * options.rounds + 1)
+    memory = any_class_ways.memory(drawn)
+    any_class_ways.show(costs, memory)
+    record.write(options.output, {"samples": len(files), "shapes": rows, "recording": costs, "memory": memory})
     kept = found["first"] >= FIRST_BAR and found["array"] >= ARRAY_BAR and least >= LEAST_BAR
     return int(not (kept and all(row["same"] for row in rows)))
 

@@ -59,6 +59,37 @@ def any_class(results: Results) -> str:
     return f"{table(columns, rows)}\n\n{sources(*found)}" if rows else MISSING
 
 
+def any_class_recording(results: Results) -> str:
+    """CPU microseconds per sample that recording takes, by what is loaded and picture folder."""
+    found = results.each("any-class")
+    of_each = [one.rows.get("recording", []) for one in found]
+    rows = [
+        (
+            each[0]["what"],
+            *(text for row in each for text in (f"{row['other_us']['median']:.0f}", _more(row["more_us"]))),
+        )
+        for each in zip(*of_each, strict=True)
+    ]
+    columns = ("recorded; beside", *(f"{one.data}: {what}" for one in found for what in ("that, us", "more, us")))
+    return table(columns, rows) if rows else MISSING
+
+
+def _more(us: Mapping[str, float]) -> str:
+    return f"{us['median']:+.0f} ({us['min']:+.0f} to {us['max']:+.0f})"
+
+
+def any_class_memory(results: Results) -> str:
+    """Megabytes of one of two workers, by loader and picture folder."""
+    found = results.each("any-class")
+    of_each = [one.rows.get("memory", []) for one in found]
+    rows = [
+        (each[0]["way"], *(spread(row[name], 0) for row in each for name in ("pss_mb", "uss_mb")))
+        for each in zip(*of_each, strict=True)
+    ]
+    columns = ("loader", *(f"{one.data}: {what}" for one in found for what in ("PSS, MB", "private, MB")))
+    return table(columns, rows) if rows else MISSING
+
+
 def _against_torch(row: Mapping[str, Any]) -> tuple[str, str]:
     return f"{row['torch_ms']['median']:.2f} → {row['ours_ms']['median']:.2f}", spread(row["ratio"], 2)
 

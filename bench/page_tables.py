@@ -504,6 +504,8 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "peers-versions": peers_versions,
     "fused": fused_tables.fused,
     "any-class": fused_tables.any_class,
+    "any-class-recording": fused_tables.any_class_recording,
+    "any-class-memory": fused_tables.any_class_memory,
     "cost": fused_tables.cost,
     "cost-stages": fused_tables.cost_stages,
     "programs": program_tables.programs,
