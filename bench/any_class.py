@@ -194,7 +194,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"crop or resize first: {found['first']:.2f} times (bar {FIRST_BAR}); ", end="")
     print(f"an array at once: {found['array']:.2f} (bar {ARRAY_BAR}); least: {least:.2f} (bar {LEAST_BAR})")
     drawn, fixed = (any_class_ways.folder_of(options.data, files, one) for one in (TRAIN, EVAL))
-    costs = any_class_ways.recording_costs(drawn, fixed, 2 * options.rounds + 1)
+    # More rounds: a difference of two times is small beside the noise of either.
+    costs = any_class_ways.recording_costs(drawn, fixed, 4 * options.rounds + 1)
     memory = any_class_ways.memory(drawn)
     any_class_ways.show(costs, memory)
     record.write(options.output, {"samples": len(files), "shapes": rows, "recording": costs, "memory": memory})
