@@ -75,7 +75,8 @@ def any_class_recording(results: Results) -> str:
 
 
 def _more(us: Mapping[str, float]) -> str:
-    return f"{us['median']:+.0f} ({us['min']:+.0f} to {us['max']:+.0f})"
+    low, middle, high = (f"{round(us[name]):+d}" for name in ("min", "median", "max"))
+    return f"{middle} ({low} to {high})"
 
 
 def any_class_memory(results: Results) -> str:
