@@ -8,6 +8,10 @@ epochs one after the other, and its spread is over the rounds. Counted is the CP
 the main process. Samples seed the generators by their index, so both make the same crops; the batches of the first
 round are compared.
 
+Then the first shape without that seeding, and with all of them at once: torch's loader, ours over such a class with
+`record=False` and with pictures deferred, and ours over `FileDataset`, whose samples are known to be the same. What a
+dataset pays that has nothing to defer is seen on one without pictures. Memory is the worker's proportional set size.
+
 Bars: torch's / ours >= 1.8 in the median of the shapes that crop or resize first, >= 1.25 where an array is taken at
 once, >= 0.9 in all.
 """
@@ -18,7 +22,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,12 +37,14 @@ from tqdm import tqdm
 
 from bench import arguments, record
 from bench.loading import cpu_s
-from sophon_loader import OffloadingDataLoader
+from sophon_loader import FileDataset, OffloadingDataLoader, OffloadOptions
 from sophon_loader.recording.opener import can_defer
 
 FIRST_BAR, ARRAY_BAR, LEAST_BAR = 1.8, 1.25, 0.9
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIDE_PX = 224
+N_NUMBERS = 8192
+"""Samples of a dataset without pictures, so that what an epoch costs is no part of what a sample costs."""
 TORCH, OURS = "torch", "ours"
 CROP = transforms.RandomResizedCrop(SIDE_PX)
 END = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
@@ -117,6 +123,74 @@ class Pictures(Dataset[Any]):
         return SHAPES[self.shape][1](self.files[index]), index
 
 
+class Unseeded(Pictures):
+    """The same with torch's own random numbers."""
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return SHAPES[self.shape][1](self.files[index]), index
+
+
+class Numbers(Dataset[Any]):
+    """A few numbers a sample, and no picture."""
+
+    def __len__(self) -> int:
+        return N_NUMBERS
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return torch.full((16,), float(index)), index
+
+
+def ways(files: Sequence[Path], rounds: int) -> list[dict[str, Any]]:
+    """Rows of the ways that load one and the same: CPU ms per sample, and MB of the worker."""
+    shape, root = next(iter(SHAPES)), os.path.commonpath(files)
+    unseeded, numbers = Unseeded(files, shape), Numbers()
+    alone = {"options": OffloadOptions(record=False)}
+    return measured_in_turns(
+        {
+            "torch's DataLoader": (DataLoader, unseeded, {}),
+            "ours, `record=False`": (OffloadingDataLoader, unseeded, alone),
+            "ours": (OffloadingDataLoader, unseeded, {}),
+            "ours, of a known class": (
+                OffloadingDataLoader,
+                FileDataset(root, [os.path.relpath(one, root) for one in files], range(len(files)), TRAIN),
+                {},
+            ),
+            "torch's DataLoader, no pictures": (DataLoader, numbers, {}),
+            "ours, no pictures": (OffloadingDataLoader, numbers, {}),
+        },
+        rounds,
+    )
+
+
+def measured_in_turns(made: Mapping[str, tuple[Any, Any, dict[str, Any]]], rounds: int) -> list[dict[str, Any]]:
+    """CPU ms per sample and MB of the worker, of loaders that take turns.
+
+    Args:
+        made: by name: the loader's class, its dataset, and what else it is given.
+        rounds: epochs of each.
+    """
+    loaders: dict[str, Any] = {}
+    children: dict[str, list[psutil.Process]] = {}
+    for name, (kind, dataset, more) in made.items():
+        before = {one.pid for one in psutil.Process().children()}
+        loaders[name] = kind(dataset, batch_size=16, num_workers=1, persistent_workers=True, **more)
+        for _ in loaders[name]:
+            pass
+        children[name] = [one for one in psutil.Process().children() if one.pid not in before]
+    ms: dict[str, list[float]] = {name: [] for name in made}
+    for number in tqdm(range(rounds), desc="ways", unit="round", file=sys.stderr):
+        for name in record.in_turns([*made], number):
+            begun = _cpu_s(children[name])
+            for _ in loaders[name]:
+                pass
+            ms[name].append((_cpu_s(children[name]) - begun) / len(made[name][1]) * 1e3)
+    mb = {name: sum(one.memory_full_info().pss for one in children[name]) / 1e6 for name in made}
+    for one in loaders.values():
+        if isinstance(one, OffloadingDataLoader):
+            one.close()
+    return [{"way": name, "cpu_ms": record.spread(ms[name]), "pss_mb": mb[name]} for name in made]
+
+
 def measured(files: Sequence[Path], shape: str, rounds: int) -> dict[str, Any]:
     """A row: ms per sample of both, their ratios, and whether all values were the same."""
     loaders: dict[str, Any] = {}
@@ -188,7 +262,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     least = min(row["ratio"]["median"] for row in rows)
     print(f"crop or resize first: {found['first']:.2f} times (bar {FIRST_BAR}); ", end="")
     print(f"an array at once: {found['array']:.2f} (bar {ARRAY_BAR}); least: {least:.2f} (bar {LEAST_BAR})")
-    record.write(options.output, {"samples": len(files), "shapes": rows})
+    found_ways = ways(files, 2 * options.rounds + 1)
+    for row in found_ways:
+        print(f"{row['way']}: {row['cpu_ms']['median']:.3f} ms, {row['pss_mb']:.0f} MB")
+    record.write(options.output, {"samples": len(files), "shapes": rows, "ways": found_ways})
     kept = found["first"] >= FIRST_BAR and found["array"] >= ARRAY_BAR and least >= LEAST_BAR
     return int(not (kept and all(row["same"] for row in rows)))
 
