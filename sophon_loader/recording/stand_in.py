@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 _Value = TypeVar("_Value")
+_KEPT = 8
+"""Functions that are known again when they stand at a name once more."""
 
 
 class StandIn:
@@ -29,24 +31,30 @@ class StandIn:
 
     def __init__(self, holder: Any, name: str, make: Callable[[Any], Any]) -> None:
         self._holder, self._name, self._make = holder, name, make
-        self._before: Any = None
-        self._hook: Any = None
+        self._made: list[tuple[Any, Any]] = []
+        """What stood there, and what stands in for it; the newest of them. Threads that come at the same time may each
+        make one, so that any of them may be the one that stands there."""
 
     def place(self) -> None:
         """Have it stand there."""
         now = getattr(self._holder, self._name)
-        if now is self._hook:  # for another thread
+        if any(hook is now for _, hook in self._made):  # for another thread
             return
-        if now is not self._before:
-            self._before, self._hook = now, self._make(now)
-        setattr(self._holder, self._name, self._hook)
+        hook = next((hook for before, hook in self._made if before is now), None)
+        if hook is None:
+            hook = self._make(now)
+            self._made.append((now, hook))
+            del self._made[:-_KEPT]
+        setattr(self._holder, self._name, hook)
 
     def take_away(self) -> bool:
         """Put back what stood there; False if something else stands there by now."""
-        stood = getattr(self._holder, self._name) is self._hook
-        if stood:
-            setattr(self._holder, self._name, self._before)
-        return stood
+        now = getattr(self._holder, self._name)
+        for before, hook in self._made:
+            if hook is now:
+                setattr(self._holder, self._name, before)
+                return True
+        return False
 
 
 class PerThread(Generic[_Value]):
