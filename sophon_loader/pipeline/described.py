@@ -16,7 +16,7 @@ from sophon_loader import native
 from sophon_loader.errors import PipelineError, must_leave
 from sophon_loader.kinds.image.deferred import Deferred, deferred, finished, plain
 from sophon_loader.kinds.image.fused_picture import DecodeTally, decoded
-from sophon_loader.kinds.image.part import NotCut, PartOfFile, Region, part_of
+from sophon_loader.kinds.image.part import NotCut, PartOfFile, Region
 from sophon_loader.kinds.image.primitives import Shape
 from sophon_loader.kinds.image.selftest import trusted
 from sophon_loader.kinds.image.source import DecodedPixels, PictureFile, source_of
@@ -62,10 +62,7 @@ class Begun:
         Args:
             keep_metadata: whether it is to hold what Pillow makes an image's `info` of.
         """
-        region, (width, height, _) = self.region, self.source.shape
-        if region.share_of(width, height) == 1:
-            return NotCut("the region is the whole picture")
-        return part_of(self.source.data, region, width, height, keep_metadata=keep_metadata)
+        return self.source.part_of(self.region, keep_metadata=keep_metadata)
 
 
 def begin(chain: Chain, source: PictureFile, draw: Draw, stop: int | None = None) -> Begun:

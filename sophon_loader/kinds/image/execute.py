@@ -9,7 +9,7 @@ from PIL import Image
 
 from sophon_loader.errors import ProgramRefused
 from sophon_loader.kinds.image.kind import ImageKind
-from sophon_loader.kinds.image.part import NotCut, PartOfFile, part_of
+from sophon_loader.kinds.image.part import NotCut, PartOfFile
 from sophon_loader.kinds.image.primitives import Shape, output, run
 from sophon_loader.kinds.image.segments import SEGMENTS, steps_until
 from sophon_loader.kinds.image.selftest import trusted
@@ -93,10 +93,7 @@ def part_read(program: Program, data: bytes, *, keep_metadata: bool = False) -> 
         ProgramRefused: the program was made for another picture than this one.
     """
     source = _source(program, data)
-    region, (width, height, _) = source.region(program.steps), source.shape
-    if not source.can_be_cut or region.share_of(width, height) == 1:
-        return NotCut("the whole file is needed")
-    part = part_of(data, region, width, height, keep_metadata=keep_metadata)
+    part = source.part_of(source.region(program.steps), keep_metadata=keep_metadata)
     if isinstance(part, PartOfFile):
         source.let_pillow_warn()  # whoever gets the part does not see the whole header
     return part

@@ -195,6 +195,18 @@ class PictureFile:
         """The rectangle that a program reads of it."""
         return read_by(steps, self.shape)
 
+    def part_of(self, region: Region, *, keep_metadata: bool = False) -> PartOfFile | NotCut:
+        """The part of the file that holds a rectangle.
+
+        Args:
+            region: within the picture.
+            keep_metadata: whether it is to hold what Pillow makes an image's `info` of.
+        """
+        width, height, _ = self.shape
+        if region.share_of(width, height) == 1:
+            return NotCut("the region is the whole picture")
+        return part_of(self.data, region, width, height, keep_metadata=keep_metadata)
+
     def program(self, steps: tuple[Step, ...], file: str) -> Program:
         """Steps on it as a program of the file with this key."""
         return Program(ImageKind.name, file, tuple(self.shape), steps)
