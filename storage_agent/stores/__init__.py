@@ -16,10 +16,14 @@ from storage_agent.stores.buckets.fetcher import Fetcher
 from storage_agent.stores.folder import Folder
 from storage_agent.stores.store import Store
 
-STORES: dict[str, type[Store]] = {"": Folder, "tar": Archive, "zip": Archive, **dict.fromkeys(SCHEMES, Far)}
+STORES: dict[str, type[Store]] = {
+    "": Folder,
+    **dict.fromkeys(("tar", "zip", "parquet"), Archive),
+    **dict.fromkeys(SCHEMES, Far),
+}
 """The store of each scheme, the part of a location in front of `://`; "" is a location without one."""
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
-_MEANT = re.compile(r"(tar|zip|s3|gs|az):")
+_MEANT = re.compile(r"(tar|zip|parquet|s3|gs|az):")
 """What is meant as a location with a scheme, and lacks slashes."""
 
 

@@ -231,7 +231,12 @@ def test_objects_that_change_or_go(
         ("s3://photos/train", "AWS_ENDPOINT_URL", "http://127.0.0.1:1", "it cannot be reached; see that this host "),
         ("s3://no-photos", "AWS_REGION", "us-east-1", "404 NoSuchBucket; correct its name; set AWS_ENDPOINT_URL if "),
         ("s3://photos/none", "AWS_REGION", "us-east-1", "got none at s3://photos/none; correct the prefix"),
-        ("s3:photos", "AWS_REGION", "us-east-1", "must be a folder or one of tar://, zip://, s3://, gs://, az://"),
+        (
+            "s3:photos",
+            "AWS_REGION",
+            "us-east-1",
+            "must be a folder or one of tar://, zip://, parquet://, s3://, gs://, az://",
+        ),
         ("s3://key:secret@photos", "AWS_REGION", "us-east-1", "without a user, a password or options"),
         ("az://photos", "AWS_REGION", "us-east-1", "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
     ],

@@ -1,4 +1,4 @@
-"""Archives whose members can be read one by one: tar files, and zip files whose members are stored."""
+"""Archives whose members can be read one by one: tar files, and zip and parquet files that are not compressed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Archive:
 
     Args:
         export: the export's name, for the texts of errors.
-        location: `tar://` or `zip://` and a path, which may have ranges in braces and `*`.
+        location: `tar://`, `zip://` or `parquet://` and a path, which may have ranges in braces and `*`.
         max_file_nbytes: larger files are refused.
         index_folder: where indexes are kept; None for the usual one.
         found: the index and the archives that the agent found at its start; None before that.
@@ -240,12 +240,18 @@ class Archive:
         return data
 
     def _check_crc(self, expected: int, data: bytes, path: str, key: str) -> None:
-        if (found := zlib.crc32(data)) != expected:
-            raise SampleUnreadable(
-                f"member must have the CRC-32 that its archive notes, {expected:08x}, got {found:08x} for {key!r} of "
-                f"export {self._export!r} in {path}; the archive is damaged: test it (unzip -t), copy it again, and "
-                "restart the agent"
+        if (found := zlib.crc32(data)) == expected:
+            return
+        notes, remedy = "archive", "the archive is damaged: test it (unzip -t), copy it again, and restart the agent"
+        if self._location.startswith("parquet:"):
+            notes = "index"
+            remedy = (
+                "the file was replaced or is damaged: copy it anew, so that its time changes, and restart the agent"
             )
+        raise SampleUnreadable(
+            f"member must have the CRC-32 that its {notes} notes, {expected:08x}, got {found:08x} for {key!r} of "
+            f"export {self._export!r} in {path}; {remedy}"
+        )
 
     def _read_error(self, error: OSError, path: str, key: str) -> SampleUnreadable | AgentBusy:
         if error.errno in NONE_LEFT:

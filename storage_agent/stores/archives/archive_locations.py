@@ -1,10 +1,11 @@
-"""The archives that a location names: `tar:///data/shards/{000000..000099}.tar`, `zip:///data/*.zip`."""
+"""The archives that a location names: `tar:///data/shards/{000000..000099}.tar`, `parquet:///data/*.parquet#image`."""
 
 from __future__ import annotations
 
 import glob
 import os
 import stat
+from dataclasses import dataclass
 
 from sophon_loader.errors import ConfigError
 from storage_agent.stores.archives.braces import TooMany, expanded
@@ -17,17 +18,52 @@ _UNPACKERS = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class ArchiveLocation:
+    """A location in its parts.
+
+    Args:
+        kind: its scheme: "tar", "zip" or "parquet".
+        path: may have ranges in braces and `*`.
+        column: the name of the column of a parquet file that holds the pictures; "" where none is named.
+
+    Example:
+        >>> ArchiveLocation.of("parquet:///data/*.parquet#image")
+        ArchiveLocation(kind='parquet', path='/data/*.parquet', column='image')
+    """
+
+    kind: str
+    path: str
+    column: str = ""
+
+    @staticmethod
+    def of(location: str) -> ArchiveLocation:
+        """The parts of what stands behind `--export NAME=`."""
+        kind, _, path = location.partition("://")
+        if kind == "parquet" and not os.path.exists(path):
+            front, mark, column = path.rpartition("#")
+            if mark and "/" not in column:
+                return ArchiveLocation(kind, front, column)
+        return ArchiveLocation(kind, path)
+
+    @property
+    def what(self) -> str:
+        """What its index is of: the kind, and the column."""
+        return f"{self.kind}#{self.column}" if self.column else self.kind
+
+
 def containers_of(export: str, location: str) -> list[str]:
     """The paths of an export's archives, in the order of the location and of names.
 
     Args:
         export: its name, for the texts of errors.
-        location: `tar://` or `zip://` and a path, which may have ranges in braces and `*`.
+        location: `tar://`, `zip://` or `parquet://` and a path, which may have ranges in braces and `*`.
 
     Raises:
         ConfigError: one is not there, or cannot be served.
     """
-    scheme, _, path = location.partition("://")
+    parts = ArchiveLocation.of(location)
+    scheme, path = parts.kind, parts.path
     if not path.startswith("/") and path.split("/")[0] not in (".", ".."):
         raise ConfigError(
             f"export {export!r} must be {scheme}:// and an absolute path, or one that begins with ./, got "
@@ -76,5 +112,7 @@ def _check(export: str, scheme: str, path: str) -> None:
             "its folder first"
         ) from None
     if not stat.S_ISREG(mode):
-        remedy = f"write its path without {scheme}:// for a folder" if stat.S_ISDIR(mode) else "give a file"
+        within = f"{scheme}://{path.rstrip('/')}/*.{scheme}"
+        folder = f"write its path without {scheme}:// for a folder of files, or {within} for the archives in it"
+        remedy = folder if stat.S_ISDIR(mode) else "give a file"
         raise ConfigError(f"export {export!r} must be a {scheme} file, got {path}, which is none; {remedy}")

@@ -7,6 +7,7 @@ the number of its parent process, and gives one `Outcome` as JSON on its standar
 from __future__ import annotations
 
 import heapq
+import importlib.util
 import json
 import operator
 import os
@@ -54,14 +55,16 @@ class IndexTask:
     """What is to be indexed.
 
     Args:
-        kind: "tar" or "zip".
+        kind: "tar", "zip" or "parquet".
         parts: the archives.
         whole: path of the index of all of them.
+        column: the name of the column of parquet files that holds the pictures; "" where none is named.
     """
 
     kind: str
     parts: list[ArchivePart]
     whole: str
+    column: str = ""
 
 
 @dataclass
@@ -81,7 +84,8 @@ def main() -> int:
     threading.Thread(target=_end_with, args=(task["parent"],), name="watch-parent", daemon=True).start()
     outcome = Outcome()
     try:
-        _carry_out(IndexTask(task["kind"], [ArchivePart(**part) for part in task["parts"]], task["whole"]))
+        parts = [ArchivePart(**part) for part in task["parts"]]
+        _carry_out(IndexTask(task["kind"], parts, task["whole"], task["column"]))
     except ArchiveRefused as refused:
         outcome.error = str(refused)
     except OSError as error:
@@ -108,7 +112,7 @@ def _carry_out(task: IndexTask) -> None:
                 bar.update(max(0, begin + at - bar.n))
 
             try:
-                _index(task.kind, part, seen)
+                _index(task, part, seen)
             except ArchiveRefused as refused:
                 raise ArchiveRefused(f"{part.path} cannot be served: {refused}") from refused
             except MemoryError:
@@ -121,19 +125,30 @@ def _carry_out(task: IndexTask) -> None:
         _merge(task)
 
 
-def _index(kind: str, part: ArchivePart, seen: Callable[[int], None]) -> None:
+def _index(task: IndexTask, part: ArchivePart, seen: Callable[[int], None]) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = MAX_MEMORY_NBYTES if hard == resource.RLIM_INFINITY else min(MAX_MEMORY_NBYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     try:
         with os.fdopen(open_regular(part.path), "rb") as file:
-            members = READERS[kind](file, part.nbytes, seen)
+            members = _members(task, part, file, seen)
             version = ContainerVersion.of(os.fstat(file.fileno()))
         if version != (part.nbytes, part.modified_ns):
             raise ArchiveRefused("it must not change while it is indexed; start the agent again once it is written")
         write_index(Path(part.index), [version], members.entries(), lambda: _notes(members, part.path))
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _members(task: IndexTask, part: ArchivePart, file: IO[bytes], seen: Callable[[int], None]) -> Members:
+    if task.kind != "parquet":
+        return READERS[task.kind](file, part.nbytes, seen)
+    if importlib.util.find_spec("pyarrow") is None:
+        raise ArchiveRefused("reading it needs the package pyarrow; install it: pip install 'sophon_loader[tables]'")
+    from storage_agent.stores.archives.parquet import read_parquet  # only here: other archives need no pyarrow
+
+    folder = os.path.basename(part.path).removesuffix(".parquet")
+    return read_parquet(file, part.nbytes, seen, folder=folder, column=task.column)
 
 
 def _notes(members: Members, path: str) -> Notes:

@@ -17,7 +17,7 @@ from sophon_loader.errors import ConfigError
 from sophon_loader.host.private import WRITING, NotPrivate, open_private_folder
 from sophon_loader.host.regular import open_regular
 from storage_agent.host.agent_settings import Indexed
-from storage_agent.stores.archives.archive_locations import containers_of
+from storage_agent.stores.archives.archive_locations import ArchiveLocation, containers_of
 from storage_agent.stores.archives.index import (
     MAGIC,
     UNFINISHED,
@@ -56,7 +56,7 @@ def indexed(export: str, location: str, folder: Path | None) -> tuple[Indexed, I
 
     Args:
         export: its name, for the texts of errors.
-        location: `tar://` or `zip://` and a path.
+        location: `tar://`, `zip://` or `parquet://` and a path.
         folder: where indexes are kept; None for the usual one.
 
     Raises:
@@ -64,12 +64,12 @@ def indexed(export: str, location: str, folder: Path | None) -> tuple[Indexed, I
     """
     paths = containers_of(export, location)
     folder = private_index_folder(folder)
-    kind = location.partition("://")[0]
+    parts = ArchiveLocation.of(location)
     states = [_state(export, path) for path in paths]
-    whole = folder / _name(kind, paths, states)
+    whole = folder / _name(parts.what, paths, states)
     index = open_whole(whole)
     if index is None:
-        _make(export, kind, paths, states, folder, whole)
+        _make(export, parts, paths, states, folder, whole)
         index = open_whole(whole)
     if index is None:
         raise ConfigError(
@@ -80,13 +80,16 @@ def indexed(export: str, location: str, folder: Path | None) -> tuple[Indexed, I
     return Indexed(str(whole), tuple(paths)), index
 
 
-def _make(export: str, kind: str, paths: Sequence[str], states: Sequence[_State], folder: Path, whole: Path) -> None:
+def _make(
+    export: str, location: ArchiveLocation, paths: Sequence[str], states: Sequence[_State], folder: Path, whole: Path
+) -> None:
     parts: list[dict[str, Any]] = []  # see `index_child.ArchivePart`
     for path, state in zip(paths, states, strict=True):
-        index = folder / _name(kind, [path], [state])
+        index = folder / _name(location.what, [path], [state])
         part: dict[str, Any] = {"path": path, "nbytes": state.nbytes, "modified_ns": state.modified_ns}
         parts.append({**part, "index": str(index), "wanted": not _is_reserved(index)})
-    task = {"kind": kind, "parts": parts, "whole": str(whole), "parent": os.getpid()}
+    what = {"kind": location.kind, "column": location.column}
+    task = {**what, "parts": parts, "whole": str(whole), "parent": os.getpid()}
     command = [sys.executable, "-m", "storage_agent.stores.archives.index_child"]
     done = subprocess.run(command, input=json.dumps(task), stdout=subprocess.PIPE, text=True, check=False)
     outcome: dict[str, Any] = {}
@@ -119,9 +122,9 @@ def _state(export: str, path: str) -> _State:
     return _State(*version, hashlib.sha256(b"".join(edges)).hexdigest())
 
 
-def _name(kind: str, paths: Sequence[str], states: Sequence[_State]) -> str:
+def _name(what: str, paths: Sequence[str], states: Sequence[_State]) -> str:
     """The name of the index of some archives: which they are, how they are now, and what an index is."""
-    which = hashlib.sha256(b"\0".join(map(os.fsencode, [kind, *paths]))).hexdigest()[:24]
+    which = hashlib.sha256(b"\0".join(map(os.fsencode, [what, *paths]))).hexdigest()[:24]
     state = hashlib.sha256(repr([MAGIC, _RULES, *map(tuple, states)]).encode()).hexdigest()[:24]
     return f"{which}-{state}{_SUFFIX}"
 

@@ -345,9 +345,11 @@ def test_another_store_is_a_class_and_a_line(root: Path, monkeypatch: pytest.Mon
         open_exports(_settings(x="hdfs://bucket"))
 
 
-@pytest.mark.parametrize("location", ["hdfs://bucket", "file:///data", "memory://", "tar:/x.tar", "zip:x.zip", "s3:x"])
+@pytest.mark.parametrize(
+    "location", ["hdfs://bucket", "file:///data", "memory://", "tar:/x.tar", "zip:x.zip", "parquet:x", "s3:x"]
+)
 def test_a_scheme_that_no_store_is_for(location: str) -> None:
-    known = "tar://, zip://, s3://, gs://, az://"
+    known = "tar://, zip://, parquet://, s3://, gs://, az://"
     with pytest.raises(ConfigError, match=f"export 'x' must be a folder or one of {known}, got '{location}'"):
         open_exports(_settings(x=location))
 
