@@ -95,7 +95,11 @@ def _make(
     outcome: dict[str, Any] = {}
     with contextlib.suppress(ValueError):
         outcome = json.loads(done.stdout)
-    error = outcome.get("error", f"the process that reads the archives ended with status {done.returncode}")
+    ended = (
+        f"the process that reads the archives ended with status {done.returncode}, of a damaged one perhaps; see "
+        f"which: sophon-agent index {location.kind}://PATH, for each of them"
+    )
+    error = outcome.get("error", ended)
     if error:
         raise ConfigError(f"export {export!r}: {error}")
     for part in parts:

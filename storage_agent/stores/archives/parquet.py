@@ -7,6 +7,7 @@ index names only bytes that are those of a picture.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import struct
 import zlib
@@ -34,6 +35,7 @@ _FIRST_BYTES = {
     b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png", b"BM": "bmp", b"II*\0": "tif", b"MM\0*": "tif",
     b"P3": "ppm", b"P6": "ppm", b"P2": "pgm", b"P5": "pgm",
 }  # fmt: skip
+_SMALLER = "write the table anew with smaller row groups (row_group_size=100)"
 _REMEDY = 'write the table anew: pyarrow.parquet.write_table(table, NEW, compression="none")'
 
 
@@ -49,7 +51,6 @@ def read_parquet(file: IO[bytes], nbytes: int, seen: Callable[[int], None], *, f
 
     Raises:
         ArchiveRefused: it is damaged, or has a row that cannot be served.
-        MemoryError: its pictures are too large.
     """
     members = Members(nbytes)
     try:
@@ -65,9 +66,9 @@ def read_parquet(file: IO[bytes], nbytes: int, seen: Callable[[int], None], *, f
             name = f"{folder}/{row:08}.{_suffix(value, row)}"
             members.add_file(name, offset=offset, length=len(value), crc=zlib.crc32(value))
             seen(offset)
-    except MemoryError:
-        raise
-    except (pyarrow.ArrowException, OSError, ValueError, ArithmeticError, LookupError) as error:
+    except (pyarrow.ArrowException, MemoryError, OSError, ValueError, ArithmeticError, LookupError) as error:
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+            raise ArchiveRefused(f"it needs more memory than there is to index it; {_SMALLER}") from error
         raise ArchiveRefused(
             "it must be a whole parquet file that is not encrypted, got one that pyarrow does not read: "
             f"{str(error)[:300]}"
@@ -149,7 +150,7 @@ def _chunks(metadata: Any, number: int, nbytes: int) -> list[_Chunk]:
         if end - begin > MAX_CHUNK_NBYTES:
             raise ArchiveRefused(
                 f"its row groups must have at most {MAX_CHUNK_NBYTES} bytes of pictures, got {end - begin} in row "
-                f"group {group}; write the table anew with smaller ones (row_group_size=100)"
+                f"group {group}; {_SMALLER}"
             )
         if column.compression != "UNCOMPRESSED":
             packed["compressed"] += rows

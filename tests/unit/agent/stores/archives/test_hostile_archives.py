@@ -122,6 +122,14 @@ def test_more_members_than_there_is_memory_for(tmp_path: Path, monkeypatch: pyte
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
 
 
+def test_a_table_where_pyarrow_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.parquet").touch()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    part = index_child.ArchivePart(str(tmp_path / "x.parquet"), 0, 0, str(tmp_path / "i"), wanted=True)
+    with pytest.raises(ArchiveRefused, match=r"needs the package pyarrow; .*'sophon_loader\[tables\]'"):
+        index_child._carry_out(index_child.IndexTask("parquet", [part], part.index))
+
+
 def test_an_agent_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     path = tmp_path / "x.tar"
     with open(path, "wb") as file:

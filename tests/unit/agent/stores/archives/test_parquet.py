@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import os
 import random
 import zlib
@@ -10,13 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from sophon_loader.errors import SampleUnreadable
-from storage_agent.stores.archives import index_child
+from sophon_loader.errors import ConfigError, SampleUnreadable
 from storage_agent.stores.archives.archive_locations import ArchiveLocation
-from storage_agent.stores.archives.index import ContainerVersion
 from storage_agent.stores.archives.members import ArchiveRefused
 from tests.unit.agent.stores.archives.made_archives import Opened, refused
 
@@ -231,6 +231,10 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(parquet, "MAX_CHUNK_NBYTES", 1000)
     _said(path, r"at most 1000 bytes of pictures, got \d+ in row group 0; .*row_group_size=100")
+    monkeypatch.undo()
+    for error in (MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")):
+        monkeypatch.setattr(parquet.mmap, "mmap", Mock(side_effect=error))
+        _said(path, "more memory than there is to index it; .*row_group_size=100")
 
 
 class _Kms(KmsClient):
@@ -279,6 +283,16 @@ def test_an_export_without_pictures(tmp_path: Path, opened: Opened) -> None:
     refused(opened, tmp_path / "x.parquet", "x.parquet cannot be served: it must be a whole parquet file")
 
 
+def test_a_footer_at_which_pyarrow_ends_the_process(tmp_path: Path, opened: Opened) -> None:
+    """Version 26 does, by a codec that it does not know; the start says so, and goes on to no other end."""
+    path = table_of(tmp_path / "t.parquet", pictures(2))
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"\x05bytes\x15\x00", b"\x05bytes\x15\x28"))
+    assert path.read_bytes() != content
+    with pytest.raises(ConfigError, match=r"ended with status -6, .* index parquet://PATH|pyarrow does not read"):
+        opened(path)
+
+
 def test_a_file_that_is_replaced_under_its_index(tmp_path: Path, opened: Opened) -> None:
     """By one of equal size: its time of change tells; if that is equal, too, the pictures' checksums do."""
     made = pictures(9)
@@ -293,11 +307,3 @@ def test_a_file_that_is_replaced_under_its_index(tmp_path: Path, opened: Opened)
     assert other.read("t/00000005.jpg") == made[5]
     with pytest.raises(SampleUnreadable, match=r"its index notes, .* 't/00000004.jpg' .* copy it anew"):
         other.read("t/00000004.jpg")
-
-
-def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = table_of(tmp_path / "t.parquet", pictures(1))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    part = index_child.ArchivePart(str(path), *ContainerVersion.of(os.stat(path)), str(tmp_path / "i"), wanted=True)
-    with pytest.raises(ArchiveRefused, match=r"needs the package pyarrow; .*'sophon_loader\[tables\]'"):
-        index_child._carry_out(index_child.IndexTask("parquet", [part], part.index))
