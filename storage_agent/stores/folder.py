@@ -69,6 +69,14 @@ class Folder:
         Raises:
             SampleMissing, SampleOutsideExport, SampleUnreadable.
         """
+        return self.begin(key, self._max_file_nbytes)[0]
+
+    def begin(self, key: str, nbytes: int) -> tuple[bytes, int]:
+        """The beginning of one file, of `nbytes` or all that it has, and its size in bytes.
+
+        Raises:
+            SampleMissing, SampleOutsideExport, SampleUnreadable.
+        """
         path = self._joined(key)
         try:
             # O_NONBLOCK: opening a FIFO must not hang; fstat then refuses it.
@@ -77,7 +85,7 @@ class Folder:
             raise self._open_error(error, key) from error
         try:
             self._check_inside(key, path, descriptor)
-            return self._read(descriptor, key)
+            return self._read(descriptor, key, nbytes)
         except OSError as error:
             if isinstance(error, SampleError):
                 raise
@@ -160,14 +168,16 @@ class Folder:
         if not self._may_serve(real):
             raise refusals.leaves(self._export, key)
 
-    def _read(self, descriptor: int, key: str) -> bytes:
+    def _read(self, descriptor: int, key: str, wanted: int) -> tuple[bytes, int]:
         status, most = os.fstat(descriptor), self._max_file_nbytes
         if not stat.S_ISREG(status.st_mode):
             raise refusals.no_file(self._export, key)
-        data = b"" if status.st_size > most else read_to_end(descriptor, status.st_size, most)
+        # Of a file with 0 bytes, by what `stat` says, only the end tells the size.
+        at_most = min(wanted, most) if status.st_size else most
+        data = b"" if status.st_size > most else read_to_end(descriptor, min(status.st_size, at_most), at_most)
         if (nbytes := max(status.st_size, len(data))) > most:
             raise refusals.too_large(self._export, key, nbytes, most)
-        return data
+        return data[:wanted], nbytes
 
     def _open_error(self, error: OSError, key: str) -> SampleMissing | SampleUnreadable | AgentBusy:
         if error.errno in NONE_LEFT:

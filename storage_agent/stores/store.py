@@ -53,6 +53,13 @@ class Store(Protocol):
             SampleMissing, SampleOutsideExport, SampleUnreadable.
         """
 
+    def begin(self, key: str, nbytes: int) -> tuple[bytes, int]:
+        """The beginning of one file, of `nbytes` or all that it has, and its size in bytes.
+
+        Raises:
+            SampleMissing, SampleOutsideExport, SampleUnreadable: as `read`, but for damage further on.
+        """
+
     def size(self, key: str) -> int:
         """The file's size in bytes; `NO_FILE` when there is none, `OUTSIDE` when it, or its key, leaves the export."""
 

@@ -146,6 +146,16 @@ def test_same_bytes_or_the_same_error(stores: tuple[Store, Store]) -> None:
         assert _outcome(lambda key=key: archive.read(key)) == _outcome(lambda key=key: folder.read(key)), key
 
 
+@pytest.mark.parametrize("nbytes", [1, 4, LIMIT, 10 * LIMIT])
+def test_same_beginnings(stores: tuple[Store, Store], nbytes: int) -> None:
+    """Of the whole file's bytes, with its size; the errors are those of a whole read."""
+    for store in stores:
+        for key in KEYS:
+            whole = _outcome(lambda key=key, store=store: store.read(key))
+            wanted = (whole[:nbytes], len(whole)) if isinstance(whole, bytes) else whole
+            assert _outcome(lambda key=key, store=store: store.begin(key, nbytes)) == wanted, key
+
+
 def test_same_sizes(stores: tuple[Store, Store]) -> None:
     folder, archive = stores
     for key in [*KEYS, *NAMES.values()]:

@@ -98,6 +98,14 @@ class Archive:
         Raises:
             SampleMissing, SampleOutsideExport, SampleUnreadable.
         """
+        return self.begin(key, self._max_file_nbytes)[0]
+
+    def begin(self, key: str, nbytes: int) -> tuple[bytes, int]:
+        """The beginning of one member, of `nbytes` or all that it has, and its size in bytes.
+
+        Raises:
+            SampleMissing, SampleOutsideExport, SampleUnreadable.
+        """
         entry = self._entry(key)
         if entry is None:
             raise self._missing(key)
@@ -105,7 +113,7 @@ class Archive:
             raise refusals.no_file(self._export, key)
         if entry.length > self._max_file_nbytes:
             raise refusals.too_large(self._export, key, entry.length, self._max_file_nbytes)
-        return self._read(entry, key)
+        return self._read(entry, key, min(nbytes, entry.length)), entry.length
 
     def size(self, key: str) -> int:
         """The member's size in bytes; `NO_FILE` when there is none, `OUTSIDE` when it, or its key, leaves them."""
@@ -217,24 +225,24 @@ class Archive:
             position += 1
             yield name, _folder_behind(index, path) if entry.container == LINK else None
 
-    def _read(self, entry: IndexEntry, key: str) -> bytes:
+    def _read(self, entry: IndexEntry, key: str, nbytes: int) -> bytes:
         assert self.found is not None
         path = self.found.containers[entry.container]
         try:
             descriptor = open_regular(path)
             try:
-                data = _pread(descriptor, entry.length, entry.offset)
+                data = _pread(descriptor, nbytes, entry.offset)
                 version = ContainerVersion.of(os.fstat(descriptor))
             finally:
                 os.close(descriptor)
         except OSError as error:
             raise self._read_error(error, path, key) from error
-        if version != self._index.containers[entry.container] or len(data) != entry.length:
+        if version != self._index.containers[entry.container] or len(data) != nbytes:
             raise SampleUnreadable(
                 f"archives must stay as they were when the agent started, got {path}, which has changed, for "
                 f"{key!r} of export {self._export!r}; restart the agent"
             )
-        if entry.crc is not None and not self._intact[entry.position]:
+        if entry.crc is not None and nbytes == entry.length and not self._intact[entry.position]:
             self._check_crc(entry.crc, data, path, key)
             self._intact[entry.position] = 1
         return data

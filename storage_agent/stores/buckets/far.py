@@ -240,13 +240,15 @@ class Far(Archive):
         kept = f"list it anew (sophon-agent index {self._location}) and " if self.found.kept else ""
         return f"{kept}restart the agent"
 
-    def _read(self, entry: IndexEntry, key: str) -> bytes:
-        name, version = entry.name.decode(), entry.target.decode()
+    def _read(self, entry: IndexEntry, key: str, nbytes: int) -> bytes:
+        question: list[object] = ["read", self._location, entry.name.decode(), entry.length, entry.target.decode()]
+        if nbytes < entry.length:
+            question = ["begin", *question[1:], nbytes]
         try:
             try:
-                (what, why), *data = self._asked(ANSWER_S, "read", self._location, name, entry.length, version)
+                (what, why), *data = self._asked(ANSWER_S, *question)
             except EOFError:  # that process has ended, and is started again
-                (what, why), *data = self._asked(ANSWER_S, "read", self._location, name, entry.length, version)
+                (what, why), *data = self._asked(ANSWER_S, *question)
         except (EOFError, OSError) as error:
             if isinstance(error, OSError) and error.errno in NONE_LEFT:
                 raise refusals.no_descriptor() from error

@@ -227,12 +227,20 @@ def _is_time(version: bytes) -> bool:
     return version.startswith(_AT.encode())
 
 
-def read(location: str, key: str, nbytes: int, version: str, *, patient: bool = False) -> Any:
+def begin(location: str, key: str, nbytes: int, version: str, wanted: int) -> Any:
+    """The first `wanted` bytes of an object that has more of them; else as `read`."""
+    return read(location, key, nbytes, version, wanted=wanted)
+
+
+def read(
+    location: str, key: str, nbytes: int, version: str, *, patient: bool = False, wanted: int | None = None
+) -> Any:
     """The bytes of an object as it was listed.
 
     Args:
         location, key, nbytes, version: of the object.
         patient: whether to wait for a store that is away as long as samples do.
+        wanted: how many of its first bytes; None for all.
 
     Raises:
         StoreFailed: it is another one, or cannot be read.
@@ -240,7 +248,7 @@ def read(location: str, key: str, nbytes: int, version: str, *, patient: bool = 
     begun_s, pause_s, tries = time.monotonic(), _FIRST_PAUSE_S, Counter[str]()
     while True:
         try:
-            data = _read(location, key, nbytes, version)
+            data = _read(location, key, nbytes, version, wanted)
         except StoreFailed as error:
             is_away, away_s = error.what in AWAY, 0.0
             if is_away:
@@ -264,12 +272,15 @@ def read(location: str, key: str, nbytes: int, version: str, *, patient: bool = 
         pause_s = min(_MAX_PAUSE_S, 2 * pause_s)
 
 
-def _read(location: str, key: str, nbytes: int, version: str) -> Any:
+def _read(location: str, key: str, nbytes: int, version: str, wanted: int | None) -> Any:
     by_time = version.startswith(_AT)
     tag = "" if by_time else _bare(version)
     is_strong = bool(tag) and not version.startswith("W/")  # a weak one never matches
+    options: Any = {"if_match": f'"{tag}"'} if is_strong else {}
+    if wanted is not None:
+        options["range"] = (0, wanted)
     try:
-        got = obstore.get(_store(location, again=False), key, options={"if_match": f'"{tag}"'} if is_strong else {})
+        got = obstore.get(_store(location, again=False), key, options=options)
         found = got.meta
         is_same = _is_of_time(found, nbytes, version) if by_time else _bare(found["e_tag"] or "") == tag
         if not is_same:
@@ -282,8 +293,8 @@ def _read(location: str, key: str, nbytes: int, version: str) -> Any:
         data = got.bytes()
     except (BaseError, OSError) as error:
         raise StoreFailed("cut", shown(error)) from None
-    if len(data) != nbytes:
-        raise StoreFailed("unreadable", f"it gives {len(data)} bytes of {nbytes}")
+    if len(data) != (nbytes if wanted is None else wanted):
+        raise StoreFailed("unreadable", f"it gives {len(data)} bytes of {nbytes if wanted is None else wanted}")
     return data
 
 

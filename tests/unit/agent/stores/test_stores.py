@@ -222,6 +222,26 @@ def test_a_file_of_which_stat_says_0_bytes() -> None:
         Folder("d", "/proc/sys/kernel", 3).read("ostype")
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/sys/kernel/ostype"), reason="no /proc")
+def test_the_beginning_of_a_file_of_which_stat_says_0_bytes() -> None:
+    assert Folder("d", "/proc/sys/kernel", LIMIT).begin("ostype", 3) == (b"Lin", 6)
+
+
+def test_a_beginning_takes_one_short_read_of_a_long_file(
+    store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "long.jpg").write_bytes(bytes(LIMIT))
+    real, asked = os.read, list[int]()
+
+    def read(descriptor: int, nbytes: int) -> bytes:
+        asked.append(nbytes)
+        return real(descriptor, nbytes)
+
+    monkeypatch.setattr("os.read", read)
+    assert store.begin("long.jpg", 10) == (bytes(10), LIMIT)
+    assert len(asked) == 1 and asked[0] <= 11
+
+
 def test_short_reads_are_put_together(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.read
     monkeypatch.setattr("os.read", lambda descriptor, nbytes: real(descriptor, min(nbytes, 2)))
@@ -325,6 +345,9 @@ class Memory:
 
     def read(self, key: str) -> bytes:
         return b"1"
+
+    def begin(self, key: str, nbytes: int) -> tuple[bytes, int]:
+        return b"1", 1
 
     def size(self, key: str) -> int:
         return 1
