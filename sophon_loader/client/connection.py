@@ -26,12 +26,14 @@ from sophon_loader.host.system import now_s
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.frames import content_hash
 from sophon_loader.wire.messages import (
+    AskHeaders,
     AskListing,
     AskSizes,
     AskStatus,
     Failed,
     Failure,
     Fetch,
+    Headers,
     Hello,
     Listing,
     Message,
@@ -62,6 +64,7 @@ _ANSWERS: dict[type[Message], type[Message]] = {
     Hello: Welcome,
     Register: Registered,
     AskSizes: Sizes,
+    AskHeaders: Headers,
     AskListing: Listing,
     Fetch: Sample,
 }

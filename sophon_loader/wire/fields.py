@@ -32,6 +32,13 @@ class AtMost:
     entries: int
 
 
+@dataclass(frozen=True)
+class NoneOr:
+    """Marks bytes of which there are none, or `nbytes`."""
+
+    nbytes: int
+
+
 Natural = Annotated[int, Range(0, MAX_UINT)]
 Positive = Annotated[int, Range(1, MAX_UINT)]
 Stage = Annotated[int, Range(0, MAX_OPS)]
@@ -39,6 +46,8 @@ Stage = Annotated[int, Range(0, MAX_OPS)]
 FileSize = Annotated[int, Range(0, MAX_PAYLOAD_NBYTES)]
 KeySize = Annotated[int, Range(-2, (1 << 63) - 1)]
 """The size of the file of a key, or why there is none."""
+PackedHeader = Annotated[bytes, NoneOr(12)]
+"""The header of a file, packed by its kind; none where nobody has told it."""
 Seconds = Annotated[float, Range(0, 1e9)]
 Times = Annotated[list[Seconds], AtMost(MAX_OPS + 2)]
 """Seconds of reading, of each op, and of encoding."""
@@ -104,10 +113,13 @@ def _check_row(checks: list[Check]) -> Check:
     return fits
 
 
-def _check_within(base: Any, limit: Range | AtMost) -> Check:
+def _check_within(base: Any, limit: Range | AtMost | NoneOr) -> Check:
     if isinstance(limit, AtMost):
         inner, entries = check_of(base), limit.entries
         return lambda value: inner(value) and len(value) <= entries
+    if isinstance(limit, NoneOr):
+        nbytes = limit.nbytes
+        return lambda value: type(value) is bytes and len(value) in (0, nbytes)
     least, most = limit.least, limit.most
     if base is int:
         return lambda value: type(value) is int and least <= value <= most
@@ -138,6 +150,8 @@ def _rule(hint: Any) -> str:
         base, limit = arguments
         if isinstance(limit, AtMost):
             return f"{_rule(base)} of at most {limit.entries} entries"
+        if isinstance(limit, NoneOr):
+            return f"no bytes or {limit.nbytes}"
         if base is int:
             return f"{_rule(base)} from {limit.least} to {limit.most}"
         return f"{_rule(base)} from {limit.least:g} to {limit.most:g}"

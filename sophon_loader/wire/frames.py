@@ -34,6 +34,7 @@ from sophon_loader.wire.messages import (
     WITH_PAYLOAD,
     Fetch,
     FetchPrograms,
+    Headers,
     Item,
     Message,
     Offer,
@@ -156,7 +157,12 @@ def _message_of(row: list[Any]) -> Message:
     if cls in _ROWS:
         place, row_type = _ROWS[cls]
         values[place] = [row_type(*row) for row in values[place]]
-    return cls(*values)
+    message = cls(*values)
+    if isinstance(message, Headers) and len(message.nbytes) != len(message.headers):
+        raise MalformedMessage(
+            f"Headers.headers must have one entry for each of {len(message.nbytes)} sizes, got {len(message.headers)}"
+        )
+    return message
 
 
 def has_payload(message: Message) -> bool:

@@ -32,6 +32,8 @@ MAX_REGISTERING = 64
 """Pipelines that wait to be built by a worker."""
 MAX_KEYS = 4096
 """Of one AskSizes."""
+MAX_HEADERS = 1024
+"""Keys of one AskHeaders: the beginning of each file is read for it."""
 MAX_KEY_NBYTES = 4096
 """The longest path that Linux opens (PATH_MAX)."""
 MAX_UINT = (1 << 64) - 1

@@ -12,7 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from sophon_loader.wire.fields import Cores, FileSize, KeySize, Natural, Positive, Prices, Seconds, Stage, Times
+from sophon_loader.wire.fields import (
+    Cores,
+    FileSize,
+    KeySize,
+    Natural,
+    PackedHeader,
+    Positive,
+    Prices,
+    Seconds,
+    Stage,
+    Times,
+)
 from sophon_loader.wire.version import HANDSHAKE
 
 
@@ -343,6 +354,38 @@ class FetchPrograms:
     items: list[ProgramItem]
 
 
+@dataclass(frozen=True)
+class AskHeaders:
+    """Loader: the headers of some files, from which it draws what their samples do to them.
+
+    `id` is the loader's own number of the question; a `Failed` that answers it has it in `ids`.
+    """
+
+    KIND: ClassVar[int] = 18
+    VERSION: ClassVar[int] = 5
+    id: Natural
+    export: str
+    keys: list[str]
+
+
+@dataclass(frozen=True)
+class Headers:
+    """Agent: the size and the packed header of each file, in the order asked.
+
+    `nbytes` are those of `Sizes`. A header is b"" where the agent cannot tell it: there is no such file, it cannot be
+    read, or it is none of which the agent reads headers itself.
+    """
+
+    KIND: ClassVar[int] = 19
+    VERSION: ClassVar[int] = 5
+    id: Natural
+    nbytes: list[KeySize]
+    headers: list[PackedHeader]
+
+
+ExportQuestion = AskListing | AskSizes | AskHeaders
+"""What an agent answers by a look into an export."""
+
 Message = (
     Hello
     | Welcome
@@ -361,6 +404,8 @@ Message = (
     | AskSizes
     | Sizes
     | FetchPrograms
+    | AskHeaders
+    | Headers
 )
 
 MESSAGES: tuple[type[Message], ...] = (
@@ -381,7 +426,9 @@ MESSAGES: tuple[type[Message], ...] = (
     AskSizes,
     Sizes,
     FetchPrograms,
+    AskHeaders,
+    Headers,
 )
 WITH_PAYLOAD = (Register, Sample, Listing)
-REQUESTS = (Hello, Register, Fetch, Ping, AskStatus, AskListing, AskSizes, FetchPrograms)
+REQUESTS = (Hello, Register, Fetch, Ping, AskStatus, AskListing, AskSizes, FetchPrograms, AskHeaders)
 """What loaders send; everything else comes from agents."""

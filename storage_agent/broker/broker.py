@@ -28,7 +28,7 @@ from sophon_loader.errors import AgentError
 from sophon_loader.host.system import cores_available
 from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import unpack
-from sophon_loader.wire.messages import AT_WORK, Failed, Registered, Status, Welcome
+from sophon_loader.wire.messages import AT_WORK, AskHeaders, Failed, Registered, Status, Welcome
 from storage_agent.broker import instructions as do
 from storage_agent.broker.desk import Desk, Load
 from storage_agent.broker.notices import Notices, waking_on_signals
@@ -288,7 +288,8 @@ class Broker:
                     self._frontend.tell(client, Status(self._status(client, exports)))
                 case do.LookUp(client, question):
                     make = functools.partial(next, answer_question(self._exports, question))
-                    self._readers.submit(ReaderTask(client, make, functools.partial(self._looked_up, client)))
+                    ids = [question.id] if isinstance(question, AskHeaders) else []
+                    self._readers.submit(ReaderTask(client, make, functools.partial(self._looked_up, client), ids))
                 case do.Build():
                     self._carry_out(self._staff.build(instruction, now_s=time.monotonic()))
                 case do.Start():

@@ -15,12 +15,13 @@ from sophon_loader.encodings.catalogue import ANY_PART, INFO_CLASSES
 from sophon_loader.errors import MalformedMessage, VersionMismatch, WireError
 from sophon_loader.wire.failures import failure_of
 from sophon_loader.wire.frames import check_frames, content_hash, unpack_request
-from sophon_loader.wire.limits import MAX_KEYS, MAX_REGISTERING, MAX_REGISTRATION_NBYTES
+from sophon_loader.wire.limits import MAX_HEADERS, MAX_KEYS, MAX_REGISTERING, MAX_REGISTRATION_NBYTES
 from sophon_loader.wire.messages import (
     CHEAPEST,
+    AskHeaders,
     AskListing,
-    AskSizes,
     AskStatus,
+    ExportQuestion,
     Failed,
     Failure,
     Fetch,
@@ -146,7 +147,7 @@ class Desk:
             return [Refuse(client, Refused(Failure.VERSION, str(error)))]
         except WireError as error:
             return [Refuse(client, Failed(failure_of(error), str(error)))]
-        if isinstance(message, Fetch | FetchPrograms | Register | AskListing | AskSizes):
+        if isinstance(message, Fetch | FetchPrograms | Register | ExportQuestion):
             self._loaders.add(client)  # workers, and who comes back to an agent that was started anew, do not say Hello
         if isinstance(message, Fetch | FetchPrograms):
             return self._fetch(client, message, load, now_s, exports, len(frames[0]))
@@ -169,7 +170,7 @@ class Desk:
             return [Tell(client, Pong(self._instance))]
         if isinstance(message, AskStatus):
             return [TellStatus(client, exports)]
-        if isinstance(message, (AskListing, AskSizes)):
+        if isinstance(message, ExportQuestion):
             return self._look_up(client, message, exports, nbytes)
         text = f"message must be one that a loader sends, got {type(message).__name__}"
         return [Refuse(client, Failed(Failure.MALFORMED, text))]
@@ -199,16 +200,12 @@ class Desk:
         return [Build(client, digest, registration)]
 
     def _look_up(
-        self, client: bytes, question: AskListing | AskSizes, exports: Sequence[str], nbytes: int
+        self, client: bytes, question: ExportQuestion, exports: Sequence[str], nbytes: int
     ) -> list[Instruction]:
-        if question.export not in exports:
-            return [Refuse(client, Failed(*_no_export(question.export, exports)))]
-        if isinstance(question, AskSizes) and len(question.keys) > MAX_KEYS:
-            text = f"at most {MAX_KEYS} keys may be asked for, got {len(question.keys)}"
-            return [Refuse(client, Failed(Failure.TOO_LONG, text))]
-        if refusal := self._not_admitted(client, 1, nbytes):
-            return [Refuse(client, Failed(*refusal))]
-        return [LookUp(client, question)]
+        refusal = _not_answerable(question, exports) or self._not_admitted(client, 1, nbytes)
+        if refusal is None:
+            return [LookUp(client, question)]
+        return [Refuse(client, Failed(*refusal, [question.id] if isinstance(question, AskHeaders) else []))]
 
     def _fetch(
         self,
@@ -294,6 +291,18 @@ class Desk:
             )
             return Failure.BUSY, text
         return None
+
+
+def _not_answerable(question: ExportQuestion, exports: Sequence[str]) -> tuple[str, str] | None:
+    """Why nobody can answer a question, however little there is to do: the failure and its text."""
+    if question.export not in exports:
+        return _no_export(question.export, exports)
+    if isinstance(question, AskListing):
+        return None
+    most = MAX_HEADERS if isinstance(question, AskHeaders) else MAX_KEYS
+    if len(question.keys) > most:
+        return Failure.TOO_LONG, f"at most {most} keys may be asked for, got {len(question.keys)}"
+    return None
 
 
 def _no_export(name: str, exports: Sequence[str]) -> tuple[str, str]:

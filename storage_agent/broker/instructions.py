@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.wire.messages import AskListing, AskSizes, Failed, Message, Refused
+from sophon_loader.wire.messages import ExportQuestion, Failed, Message, Refused
 from storage_agent.jobs.jobs import Job
 
 
@@ -89,7 +89,7 @@ class LookUp:
     """Have a reader thread answer a question about an export."""
 
     client: bytes
-    question: AskListing | AskSizes
+    question: ExportQuestion
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,22 @@ from sophon_loader.encodings.encoding import Encoded, Payload
 from sophon_loader.errors import SophonError
 from sophon_loader.wire.failures import failure_of
 from sophon_loader.wire.frames import pack
-from sophon_loader.wire.messages import AskListing, AskSizes, Failed, Listing, Offer, Registered, Sample, Sizes
+from sophon_loader.wire.messages import (
+    AskHeaders,
+    AskSizes,
+    ExportQuestion,
+    Failed,
+    Headers,
+    Listing,
+    Offer,
+    Registered,
+    Sample,
+    Sizes,
+)
 from sophon_loader.wire.samples import SamplesAsked, samples_asked
 from storage_agent.jobs.jobs import Job
 from storage_agent.reading.flat_samples import Samples
+from storage_agent.reading.headers import header_at
 from storage_agent.reading.listing import classes_of, images_below
 from storage_agent.stores import Exports
 from storage_agent.stores.store import Store
@@ -36,7 +48,7 @@ class Answer:
         'Failed'
     """
 
-    message: Sample | Failed | Registered | Listing | Sizes
+    message: Sample | Failed | Registered | Listing | Sizes | Headers
     payload: Payload | None = None
 
     @cached_property
@@ -160,12 +172,12 @@ def sample_answer(
     return Answer(sample, payload)
 
 
-def answer_question(exports: Exports, question: AskListing | AskSizes) -> Iterator[Answer | None]:
+def answer_question(exports: Exports, question: ExportQuestion) -> Iterator[Answer | None]:
     """What an export holds, or why that cannot be said, found in small steps: None as long as there is more to do.
 
     Args:
         exports: the agent's.
-        question: for the image files of a folder, class by class, or for the sizes of some files.
+        question: for the image files of a folder, class by class, or for the sizes, or the headers, of some files.
     """
     try:
         store = exports[question.export]
@@ -176,10 +188,23 @@ def answer_question(exports: Exports, question: AskListing | AskSizes) -> Iterat
                 yield None
             yield Answer(Sizes(store.describe(), sizes))
             return
+        if isinstance(question, AskHeaders):
+            yield from _headers(store, question)
+            return
         asked = samples_asked(question.prefix)
         yield from _listing(store, question.prefix) if asked is None else _listing_of_samples(store, asked)
     except SophonError as error:
-        yield refuse(error)
+        yield refuse(error, [question.id] if isinstance(question, AskHeaders) else None)
+
+
+def _headers(store: Store, question: AskHeaders) -> Iterator[Answer | None]:
+    nbytes, headers = [], []
+    for key in question.keys:
+        size, header = header_at(store, key)
+        nbytes.append(size)
+        headers.append(header)
+        yield None
+    yield Answer(Headers(question.id, nbytes, headers))
 
 
 def _listing(store: Store, prefix: str) -> Iterator[Answer | None]:

@@ -15,9 +15,10 @@ from sophon_loader.kinds.image.jpeg_header import read_jpeg
 from sophon_loader.kinds.image.png_header import read_png
 from sophon_loader.kinds.image.webp_header import read_webp
 
-__all__ = ["PACKED_NBYTES", "Header", "header_of", "pack", "unpack"]
+__all__ = ["PACKED_NBYTES", "Header", "begins_like_a_picture", "header_of", "pack", "unpack"]
 
 _READERS = ((b"\xff\xd8\xff", read_jpeg), (b"\x89PNG\r\n\x1a\n", read_png), (b"RIFF", read_webp), (b"GIF8", read_gif))
+_STARTS = tuple(start for start, _ in _READERS)
 
 
 def header_of(data: bytes) -> Header | None:
@@ -38,3 +39,12 @@ def header_of(data: bytes) -> Header | None:
     except (UnusualFile, IndexError, struct.error):  # the last two: behind the end of `data`
         pass
     return None
+
+
+def begins_like_a_picture(data: bytes) -> bool:
+    """Whether a file is of a format that `header_of` reads.
+
+    Args:
+        data: its beginning, of 12 bytes at least.
+    """
+    return data.startswith(_STARTS) and (data[:4] != b"RIFF" or data[8:12] == b"WEBP")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgpack
 from hypothesis import strategies as st
 
-from sophon_loader.wire.fields import AtMost
+from sophon_loader.wire.fields import AtMost, NoneOr
 from sophon_loader.wire.frames import seal
-from sophon_loader.wire.messages import MESSAGES, Item, Message, Offer, ProgramItem
+from sophon_loader.wire.messages import MESSAGES, Headers, Item, Message, Offer, ProgramItem
 from sophon_loader.wire.version import HANDSHAKE
 
 ROWS = {
@@ -50,6 +50,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         base, limit = arguments
         if isinstance(limit, AtMost):
             return st.lists(values_of(get_args(base)[0]), max_size=limit.entries)
+        if isinstance(limit, NoneOr):
+            return st.just(b"") | st.binary(min_size=limit.nbytes, max_size=limit.nbytes)
         if base is int:
             return st.integers(limit.least, limit.most)
         return st.floats(limit.least, limit.most) | st.integers(1, int(limit.most))
@@ -63,7 +65,15 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
 def messages_of(cls: type[Message]) -> st.SearchStrategy[Message]:
     """Messages of one kind."""
     hints = get_type_hints(cls, include_extras=True)
-    return st.builds(cls, **{field.name: values_of(hints[field.name]) for field in fields(cls)})
+    values = {field.name: values_of(hints[field.name]) for field in fields(cls)}
+    if cls is Headers:
+        return st.builds(Headers, **values).map(_with_lists_of_one_length)
+    return st.builds(cls, **values)
+
+
+def _with_lists_of_one_length(message: Headers) -> Headers:
+    pairs = [*zip(message.nbytes, message.headers, strict=False)]
+    return replace(message, nbytes=[nbytes for nbytes, _ in pairs], headers=[header for _, header in pairs])
 
 
 MESSAGES_ANY = st.one_of(*map(messages_of, MESSAGES))
@@ -71,7 +81,7 @@ MESSAGES_ANY = st.one_of(*map(messages_of, MESSAGES))
 
 def example(cls: type[Message], **given: Any) -> Message:
     """The plainest message of a kind, some fields given."""
-    plain = {int: 1, str: "x", bool: False, float: 0.5}
+    plain = {int: 1, str: "x", bool: False, float: 0.5, bytes: bytes(12)}
     hints = get_type_hints(cls)
     made: dict[str, Any] = {field.name: plain.get(hints[field.name]) for field in fields(cls)}
     for name, hint in hints.items():

@@ -32,6 +32,7 @@ from sophon_loader.wire.messages import (
     MESSAGES,
     WITH_PAYLOAD,
     Fetch,
+    Headers,
     Hello,
     Item,
     Message,
@@ -95,6 +96,17 @@ def test_a_file_name_that_is_not_utf8_survives() -> None:
     assert isinstance(fetch, Fetch) and fetch.items[0].key == key
 
 
+@pytest.mark.parametrize(("nbytes", "headers", "rule"), [
+    ([1, 2], [b""], "Headers.headers must have one entry for each of 2 sizes, got 1"),
+    ([1], [b"", b""], "Headers.headers must have one entry for each of 1 sizes, got 2"),
+    ([1], [bytes(11)], r"Headers.headers\[0\] must be no bytes or 12, got"),
+    ([1, 2], [b"", bytes(13)], r"Headers.headers\[1\] must be no bytes or 12, got"),
+])  # fmt: skip
+def test_headers_that_fit_no_files(nbytes: list[int], headers: list[bytes], rule: str) -> None:
+    with pytest.raises(MalformedMessage, match=rule):
+        unpack(pack(Headers(1, nbytes, headers)))
+
+
 # --- versions -------------------------------------------------------------------------------------------------
 
 
@@ -134,7 +146,7 @@ FITS = {
     "int": {"int"}, "str": {"text"}, "bool": {"bool"}, "Natural": {"int"}, "Positive": {"int"}, "Stage": {"int"},
     "FileSize": {"int"}, "Seconds": {"int", "float"}, "Cores": {"int", "float"},
     "list[int]": set(), "list[str]": set(), "list[Natural]": set(), "list[KeySize]": set(), "list[Item]": set(),
-    "list[ProgramItem]": set(),
+    "list[ProgramItem]": set(), "list[PackedHeader]": set(),
     "list[Offer]": set(), "Times": set(), "Prices": set(),
     "dict[str, str]": set(), "dict[str, Any]": {"map"},
 }  # fmt: skip
@@ -214,7 +226,7 @@ def test_a_header_cut_short_anywhere_or_with_bytes_behind_it(cls: type[Message])
             unpack(wrong)
 
 
-@pytest.mark.parametrize("kind", [0, -1, 18, 1 << 63, True, 1.0, "1", None, [], {}])
+@pytest.mark.parametrize("kind", [0, -1, 20, 1 << 63, True, 1.0, "1", None, [], {}])
 def test_an_unknown_kind(kind: Any) -> None:
     with pytest.raises(MalformedMessage, match="message kind must be one of"):
         unpack(seal(msgpack.packb([VERSIONS[-1], kind])))

@@ -15,8 +15,10 @@ from sophon_loader.errors import MalformedMessage, WireError
 from sophon_loader.wire.frames import SEAL_NBYTES, pack, unpack
 from sophon_loader.wire.messages import (
     MESSAGES,
+    AskHeaders,
     Failed,
     Fetch,
+    Headers,
     Item,
     Message,
     Offer,
@@ -56,6 +58,9 @@ LIMITS: dict[Place, tuple[type, float, float]] = {
     (Sample, "offers[0].rest_s"): (float, 0, 1e9),
     (Failed, "ids[0]"): (int, 0, MOST),
     (Sizes, "nbytes[0]"): (int, -2, (1 << 63) - 1),
+    (AskHeaders, "id"): (int, 0, MOST),
+    (Headers, "id"): (int, 0, MOST),
+    (Headers, "nbytes[0]"): (int, -2, (1 << 63) - 1),
 }
 ROWS_OF: dict[type[Message], type[Item | Offer]] = {Fetch: Item, Sample: Offer}
 ANY_SIZE = {(Fetch, "seed"), (Fetch, "epoch")}

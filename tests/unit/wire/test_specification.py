@@ -11,6 +11,7 @@ import pytest
 
 from sophon_loader.encodings.catalogue import CATALOGUE
 from sophon_loader.encodings.registry import encode, encodings
+from sophon_loader.kinds.image.header import PACKED_NBYTES
 from sophon_loader.pipeline import chain
 from sophon_loader.wire import failures, frames, limits, messages, version
 from sophon_loader.wire import fields as types
@@ -94,6 +95,9 @@ def test_the_limits_of_types() -> None:
         if isinstance(limit, types.AtMost):
             entries, inner = re.findall(r"^array of at most (\d+) `(\w+)`$", cells[name])[0]
             assert int(entries) == limit.entries and NAMED[inner] == get_args(base)[0]
+            continue
+        if isinstance(limit, types.NoneOr):
+            assert cells[name] == f"`bytes`, none or {limit.nbytes}" and limit.nbytes == PACKED_NBYTES
             continue
         kind, least, most = re.findall(r"^`(int|float)` from (\S+) to ([^\s:]+)", cells[name])[0]
         assert kind == base.__name__ and (_number(least), _number(most)) == (limit.least, limit.most), name

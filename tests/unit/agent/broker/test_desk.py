@@ -11,6 +11,7 @@ import pytest
 from sophon_loader.encodings.catalogue import ANY_PART, INFO_CLASSES
 from sophon_loader.wire.frames import SEAL_NBYTES, content_hash, pack, seal
 from sophon_loader.wire.limits import (
+    MAX_HEADERS,
     MAX_KEYS,
     MAX_PIPELINES,
     MAX_REGISTERING,
@@ -21,6 +22,7 @@ from sophon_loader.wire.limits import (
 from sophon_loader.wire.messages import (
     CHEAPEST,
     MESSAGES,
+    AskHeaders,
     AskListing,
     AskSizes,
     AskStatus,
@@ -120,7 +122,8 @@ def test_an_export_that_a_client_may_not_see_is_not_there_for_it(counter: Counte
     assert says(Hello(list(VERSIONS), "a guest")) == Greet(C, VERSIONS[-1], ["e"])
     assert says(AskStatus()) == TellStatus(C, ["e"])
     for export, text in (("d", "got 'd'"), ("never", "got 'never'")):
-        for question in (AskListing(export, ""), AskSizes(export, ["x"]), _fetch((0, "file"), export=export)):
+        questions = AskListing(export, ""), AskSizes(export, ["x"]), AskHeaders(7, export, ["x"])
+        for question in (*questions, _fetch((0, "file"), export=export)):
             refusal = says(question)
             assert isinstance(refusal, Refuse) and isinstance(refusal.message, Failed)
             said = refusal.message.failure, refusal.message.text
@@ -131,7 +134,10 @@ def test_an_export_that_a_client_may_not_see_is_not_there_for_it(counter: Counte
 # --- which connections are loaders' --------------------------------------------------------------------------------
 
 
-LOADERS_SAY = [Hello(list(VERSIONS), "x"), _fetch((0, "file")), AskListing("d", ""), AskSizes("d", ["x"])]
+LOADERS_SAY = [
+    Hello(list(VERSIONS), "x"), _fetch((0, "file")), AskListing("d", ""), AskSizes("d", ["x"]),
+    AskHeaders(1, "d", ["x"]),
+]  # fmt: skip
 OTHERS_SAY = [Ping(), AskStatus(), Hello([99], "of the future")]
 
 
@@ -233,7 +239,9 @@ def test_a_message_over_the_limit(counter: Counter) -> None:
     assert isinstance(refusal, Refuse) and refusal.message.failure == "too-long"
 
 
-FROM_LOADERS = {"Hello", "Register", "Fetch", "FetchPrograms", "Ping", "AskStatus", "AskListing", "AskSizes"}
+FROM_LOADERS = {
+    "Hello", "Register", "Fetch", "FetchPrograms", "Ping", "AskStatus", "AskListing", "AskSizes", "AskHeaders",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("cls", [cls for cls in MESSAGES if cls.__name__ not in FROM_LOADERS])
@@ -480,7 +488,8 @@ def test_who_has_gone_has_no_share(counter: Counter) -> None:
 
 
 def test_only_requests_for_work_count_as_asking(counter: Counter) -> None:
-    for message in (Hello(list(VERSIONS), "x"), Ping(), AskStatus(), AskListing("d", ""), AskSizes("d", ["x"])):
+    questions = AskListing("d", ""), AskSizes("d", ["x"]), AskHeaders(1, "d", ["x"])
+    for message in (Hello(list(VERSIONS), "x"), Ping(), AskStatus(), *questions):
         counter.says(message, client=b"looks on")
     counter.refused(_fetch((0, "file"), export="none"))
     (read,) = counter.says(_fetch((0, "file")), client=b"only wants files", cores=6.0)
@@ -505,12 +514,12 @@ def test_too_much_at_once() -> None:
 
 
 def test_every_kind_of_request_counts() -> None:
-    counter = Counter(max_outstanding=4)
+    counter = Counter(max_outstanding=5)
     _register(counter)
-    for question in (AskListing("d", ""), AskSizes("d", ["x"] * MAX_KEYS)):
+    for question in (AskListing("d", ""), AskSizes("d", ["x"] * MAX_KEYS), AskHeaders(1, "d", ["x"] * MAX_HEADERS)):
         assert counter.says(question) == [LookUp(C, question)]
     assert len(counter.says(_fetch((0, "file")))) == 1
-    for message in (AskListing("d", ""), AskSizes("d", []), _fetch((0, "file"))):
+    for message in (AskListing("d", ""), AskSizes("d", []), AskHeaders(1, "d", []), _fetch((0, "file"))):
         assert counter.refused(message).failure == "busy"
     refusal = counter.refused(Register(content_hash(b"x")), b"x")
     assert isinstance(refusal, Failed) and (refusal.failure, refusal.digest) == ("busy", content_hash(b"x"))
@@ -518,9 +527,14 @@ def test_every_kind_of_request_counts() -> None:
     assert counter.says(Ping()) and counter.says(AskStatus()), "signs of life do not"
 
 
-def test_too_many_keys(counter: Counter) -> None:
-    refusal = counter.refused(AskSizes("d", ["x"] * (MAX_KEYS + 1)))
-    assert refusal.failure == "too-long" and str(MAX_KEYS) in refusal.text and counter.admission.outstanding == 0
+@pytest.mark.parametrize(("question", "most", "ids"), [
+    (AskSizes("d", ["x"] * (MAX_KEYS + 1)), MAX_KEYS, []),
+    (AskHeaders(7, "d", ["x"] * (MAX_HEADERS + 1)), MAX_HEADERS, [7]),
+], ids=["sizes", "headers"])  # fmt: skip
+def test_too_many_keys(counter: Counter, question: Message, most: int, ids: list[int]) -> None:
+    refusal = counter.refused(question)
+    assert isinstance(refusal, Failed) and refusal.ids == ids
+    assert refusal.failure == "too-long" and str(most) in refusal.text and counter.admission.outstanding == 0
 
 
 # --- stopping -------------------------------------------------------------------------------------------------
@@ -534,6 +548,7 @@ def test_an_agent_that_stops_takes_no_requests_and_gives_signs_of_life(counter: 
         (_fetch((2, "pixels"), digest=digest), []),
         (AskListing("d", ""), []),
         (AskSizes("d", []), []),
+        (AskHeaders(1, "d", []), []),
         (Register(digest), [b"a registration"]),
     ):
         assert counter.refused(message, *payload, building=MAX_REGISTERING).failure == "stopping"

@@ -17,10 +17,24 @@ import pytest
 from PIL import Image
 
 from sophon_loader.encodings.estimate import MIN_PROBES
+from sophon_loader.kinds.image.header import header_of, pack
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.programs.program import Limits
 from sophon_loader.wire.frames import content_hash, unpack
-from sophon_loader.wire.messages import CHEAPEST, AskListing, AskSizes, Failed, Item, Listing, Registered, Sample, Sizes
+from sophon_loader.wire.messages import (
+    CHEAPEST,
+    AskHeaders,
+    AskListing,
+    AskSizes,
+    ExportQuestion,
+    Failed,
+    Headers,
+    Item,
+    Listing,
+    Registered,
+    Sample,
+    Sizes,
+)
 from storage_agent.host.channel import Channel
 from storage_agent.jobs.jobs import Job
 from storage_agent.reading.answers import Answer, answer_question
@@ -42,7 +56,7 @@ from tests.unit.agent.samples import (
 )
 
 
-def _answer_of(exports: Exports, question: AskListing | AskSizes) -> Answer:
+def _answer_of(exports: Exports, question: ExportQuestion) -> Answer:
     """What all the steps lead to."""
     *steps, answer = answer_question(exports, question)
     assert answer is not None and set(steps) <= {None}
@@ -218,12 +232,24 @@ def test_sizes(exports: Exports) -> None:
     assert isinstance(refused, Failed) and refused.failure == "unknown-export"
 
 
+def test_headers_come_in_the_order_asked_a_file_at_a_step(exports: Exports) -> None:
+    keys = ["a/x.png", "a/none.jpg", "../x", "a/x.jpg", "a/broken.jpg", "a"]
+    *steps, answer = answer_question(exports, AskHeaders(5, "d", keys))
+    assert steps == [None] * len(keys) and answer is not None
+    files = [file_of(exports, key) for key in ("a/x.png", "a/x.jpg", "a/broken.jpg")]
+    png, jpeg = (pack(header) for header in map(header_of, files) if header is not None)
+    nbytes = [len(files[0]), -1, -2, len(files[1]), len(files[2]), -1]
+    assert unpack(answer.header) == answer.message == Headers(5, nbytes, [png, b"", b"", jpeg, b"", b""])
+
+
 @pytest.mark.parametrize("question", [
-    AskListing("d", ODD), AskListing(ODD, ""), AskSizes(ODD, []), AskListing("d", ".."), AskListing("d", "none"),
-], ids=["prefix", "export", "export of sizes", "outside", "missing"])  # fmt: skip
-def test_a_question_that_cannot_be_answered(exports: Exports, question: AskListing | AskSizes) -> None:
+    AskListing("d", ODD), AskListing(ODD, ""), AskSizes(ODD, []), AskHeaders(3, ODD, []), AskListing("d", ".."),
+    AskListing("d", "none"),
+], ids=["prefix", "export", "export of sizes", "export of headers", "outside", "missing"])  # fmt: skip
+def test_a_question_that_cannot_be_answered(exports: Exports, question: ExportQuestion) -> None:
     answer = _answer_of(exports, question)
-    assert isinstance(answer.message, Failed) and answer.message.ids == []
+    ids = [question.id] if isinstance(question, AskHeaders) else []
+    assert isinstance(answer.message, Failed) and answer.message.ids == ids
     assert len(answer.message.text) < 2000 and unpack(answer.header) == answer.message
 
 
