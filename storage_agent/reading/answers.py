@@ -29,7 +29,7 @@ from sophon_loader.wire.messages import (
 from sophon_loader.wire.samples import SamplesAsked, samples_asked
 from storage_agent.jobs.jobs import Job
 from storage_agent.reading.flat_samples import Samples
-from storage_agent.reading.headers import header_at
+from storage_agent.reading.headers import headers_at
 from storage_agent.reading.listing import classes_of, images_below
 from storage_agent.stores import Exports
 from storage_agent.stores.store import Store
@@ -199,8 +199,7 @@ def answer_question(exports: Exports, question: ExportQuestion) -> Iterator[Answ
 
 def _headers(store: Store, question: AskHeaders) -> Iterator[Answer | None]:
     nbytes, headers = [], []
-    for key in question.keys:
-        size, header = header_at(store, key)
+    for size, header in headers_at(store, question.keys):
         nbytes.append(size)
         headers.append(header)
         yield None

@@ -114,7 +114,7 @@ class Folder:
         except SampleError:
             return 0
 
-    def expect(self, keys: Sequence[str]) -> None:
+    def expect(self, keys: Sequence[str], nbytes: int | None = None) -> None:
         """Nothing: files come as quickly as they are read."""
 
     def walk(self, prefix: str) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -173,7 +173,7 @@ class Folder:
         if not stat.S_ISREG(status.st_mode):
             raise refusals.no_file(self._export, key)
         # Of a file with 0 bytes, by what `stat` says, only the end tells the size.
-        at_most = min(wanted, most) if status.st_size else most
+        at_most = wanted if status.st_size and wanted < most else most
         data = b"" if status.st_size > most else read_to_end(descriptor, min(status.st_size, at_most), at_most)
         if (nbytes := max(status.st_size, len(data))) > most:
             raise refusals.too_large(self._export, key, nbytes, most)

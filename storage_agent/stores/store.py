@@ -63,8 +63,13 @@ class Store(Protocol):
     def size(self, key: str) -> int:
         """The file's size in bytes; `NO_FILE` when there is none, `OUTSIDE` when it, or its key, leaves the export."""
 
-    def expect(self, keys: Sequence[str]) -> None:
-        """Files that are read next, each once: a store from which they take long to come has them come meanwhile."""
+    def expect(self, keys: Sequence[str], nbytes: int | None = None) -> None:
+        """Files that are read next, each once: a store from which they take long to come has them come meanwhile.
+
+        Args:
+            keys: of the files.
+            nbytes: what `begin` will ask for of each; None where they are read whole.
+        """
 
     def walk(self, prefix: str) -> Iterator[tuple[str, list[str], list[str]]]:
         """(folder relative to `prefix`, names of its folders, names of its files), `prefix` itself first.

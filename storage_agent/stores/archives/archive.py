@@ -126,7 +126,7 @@ class Archive:
             return NO_FILE
         return NO_FILE if entry is None or entry.container in (FOLDER, OTHER) else entry.length
 
-    def expect(self, keys: Sequence[str]) -> None:
+    def expect(self, keys: Sequence[str], nbytes: int | None = None) -> None:
         """Nothing: files come as quickly as they are read."""
 
     def walk(self, prefix: str) -> Iterator[tuple[str, list[str], list[str]]]:

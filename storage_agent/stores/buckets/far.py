@@ -179,13 +179,13 @@ class Far(Archive):
             )
         return answer
 
-    def expect(self, keys: Sequence[str]) -> None:
+    def expect(self, keys: Sequence[str], nbytes: int | None = None) -> None:
         """Have the fetching process read objects that are read next, as far as it has room, many at once."""
         objects = []
         for key in keys:
             with contextlib.suppress(SampleError):
                 if (entry := self._entry(key)) is not None and self._may_come(entry):
-                    objects.append((entry.name.decode(), entry.length, entry.target.decode()))
+                    objects.append(_object(entry, nbytes))
         with contextlib.suppress(EOFError, OSError):
             self._asked(ANSWER_S, "expect", self._location, objects)
 
@@ -241,9 +241,7 @@ class Far(Archive):
         return f"{kept}restart the agent"
 
     def _read(self, entry: IndexEntry, key: str, nbytes: int) -> bytes:
-        question: list[object] = ["read", self._location, entry.name.decode(), entry.length, entry.target.decode()]
-        if nbytes < entry.length:
-            question = ["begin", *question[1:], nbytes]
+        question = "read", self._location, *_object(entry, nbytes)
         try:
             try:
                 (what, why), *data = self._asked(ANSWER_S, *question)
@@ -292,6 +290,13 @@ class Far(Archive):
         if self._fetcher is not None:
             self._fetcher.told(*counted)
         return [(what, why), *data]
+
+
+def _object(entry: IndexEntry, nbytes: int | None) -> tuple[object, ...]:
+    """What the fetching process knows an object by: its name, size and version, and how much of it is wanted where that
+    is not all."""
+    what = entry.name.decode(), entry.length, entry.target.decode()
+    return what if nbytes is None or nbytes >= entry.length else (*what, nbytes)
 
 
 class _Line:

@@ -94,7 +94,6 @@ _CALLS: dict[str, Callable[..., Payload]] = {
     "fetch": _HELD.fetch,
     "expect": _HELD.expect,
     "read": _HELD.read,
-    "begin": objects.begin,
 }
 
 if __name__ == "__main__":

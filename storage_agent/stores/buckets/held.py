@@ -21,7 +21,8 @@ class HeldObjects:
     """Objects by what they were asked for; safe under threads.
 
     Args:
-        read: reads an object: (location, key, its size, its version) -> bytes; told by `patient` whether to wait for a
+        read: reads an object: (location, key, its size, its version, how many
+            of its first bytes if not all) -> bytes; told by `patient` whether to wait for a
             store that is away.
         now_s: the time.
 
@@ -61,7 +62,7 @@ class HeldObjects:
 
         Args:
             location: of all of them.
-            objects: key, size and version of each.
+            objects: key, size and version of each, and how many of its first bytes if not all.
         """
         for one in objects:
             what = (location, *one)

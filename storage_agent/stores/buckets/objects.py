@@ -227,20 +227,15 @@ def _is_time(version: bytes) -> bool:
     return version.startswith(_AT.encode())
 
 
-def begin(location: str, key: str, nbytes: int, version: str, wanted: int) -> Any:
-    """The first `wanted` bytes of an object that has more of them; else as `read`."""
-    return read(location, key, nbytes, version, wanted=wanted)
-
-
 def read(
-    location: str, key: str, nbytes: int, version: str, *, patient: bool = False, wanted: int | None = None
+    location: str, key: str, nbytes: int, version: str, wanted: int | None = None, *, patient: bool = False
 ) -> Any:
     """The bytes of an object as it was listed.
 
     Args:
         location, key, nbytes, version: of the object.
+        wanted: how many of its first bytes, fewer than it has; None for all.
         patient: whether to wait for a store that is away as long as samples do.
-        wanted: how many of its first bytes; None for all.
 
     Raises:
         StoreFailed: it is another one, or cannot be read.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from sophon_loader.errors import SampleUnreadable
 from sophon_loader.kinds.image.header import header_of, pack
 from storage_agent.reading import headers
-from storage_agent.reading.headers import header_at
+from storage_agent.reading.headers import header_at, headers_at
 from storage_agent.stores.folder import Folder
 from tests.support.picture_files import KINDS, SOUND, file_of
 
@@ -19,11 +20,15 @@ READ_HERE = ("jpeg", "png", "webp", "gif")
 
 
 class _Watched(Folder):
-    """A folder that counts the files that are read whole."""
+    """A folder that notes which files are read whole, and which are expected."""
 
     def __init__(self, root: Path) -> None:
         super().__init__("d", str(root), LIMIT)
         self.whole: list[str] = []
+        self.expected: list[tuple[str, int | None]] = []
+
+    def expect(self, keys: Sequence[str], nbytes: int | None = None) -> None:
+        self.expected += [(key, nbytes) for key in keys]
 
     def read(self, key: str) -> bytes:
         self.whole.append(key)
@@ -65,6 +70,13 @@ def test_only_a_picture_whose_header_goes_on_is_read_whole(
     (tmp_path / "x").write_bytes(data)
     assert header_at(store, "x") == (len(data), _packed(data))
     assert store.whole == ["x"] * is_read
+
+
+def test_a_store_knows_of_some_files_ahead_and_of_all_once(store: _Watched) -> None:
+    keys = [f"{n}" for n in range(150)]
+    ahead = [len(store.expected) - done for done, _ in enumerate(headers_at(store, keys))]
+    assert store.expected == [(key, headers.BEGINNING_NBYTES) for key in keys]
+    assert max(ahead) == headers._AHEAD < len(keys) and min(ahead) >= 1
 
 
 def test_no_file_no_header(store: _Watched, tmp_path: Path) -> None:

@@ -242,6 +242,15 @@ def test_a_damaged_member_of_a_zip_file(tmp_path: Path, opened: Opened, location
     assert store.size("a/x.jpg") == 6
 
 
+def test_a_member_whose_beginning_was_read_is_checked_when_it_is_read_whole(tmp_path: Path, opened: Opened) -> None:
+    _damaged(zip_of(tmp_path / "x.zip", ("a/x.jpg", b"pixels")), b"pixels", b"pixel$")
+    store = opened(tmp_path / "x.zip")
+    assert store.begin("a/x.jpg", 5) == (b"pixel", 6), "of which alone the archive notes no CRC-32"
+    for read in (store.read, lambda key: store.begin(key, 6)):
+        with pytest.raises(SampleUnreadable, match="member must have the CRC-32"):
+            read("a/x.jpg")
+
+
 def test_a_damaged_link_of_a_zip_file(tmp_path: Path, opened: Opened) -> None:
     link = zipfile.ZipInfo("link.jpg")
     link.create_system, link.external_attr = 3, 0o120777 << 16

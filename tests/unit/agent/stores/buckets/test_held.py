@@ -21,13 +21,15 @@ class Store:
         self.may.set()
         self.now_s = 0.0
 
-    def read(self, location: str, key: str, nbytes: int, etag: str, *, patient: bool = False) -> bytes:
+    def read(
+        self, location: str, key: str, nbytes: int, etag: str, wanted: int | None = None, *, patient: bool = False
+    ) -> bytes:
         self.asked.append(key)
         self.patient.append(patient)
         assert self.may.wait(10)
         if self.error is not None:
             raise self.error
-        return b"." * min(nbytes, 10)
+        return b"." * min(nbytes if wanted is None else wanted, 10)
 
     def clock_s(self) -> float:
         return self.now_s
@@ -48,6 +50,14 @@ def test_an_object_is_read_once_for_all_that_have_it_fetched_and_then_forgotten(
     for left in (10, 10, 0):
         assert held.read(*_what("a")) == b"." * 10 and store.asked == ["a"] and held.nbytes == left
     assert held.read(*_what("a")) == b"." * 10 and store.asked == ["a", "a"] and held.nbytes == 0
+
+
+def test_a_beginning_is_held_apart_from_the_object() -> None:
+    store = Store()
+    held = HeldObjects(store.read)
+    held.expect("s3://photos", [(*_what("a")[1:], 3), _what("a")[1:]])
+    assert held.read(*_what("a"), 3) == b"..." and held.read(*_what("a")) == b"." * 10
+    assert store.asked == ["a", "a"] and held.nbytes == 0
 
 
 def test_only_a_fetch_waits_for_a_store_that_is_away() -> None:

@@ -38,11 +38,11 @@ class Bucket:
     def list(self, store: object) -> list[list[dict[str, Any]]]:
         return [[self._meta(name) for name in self.objects]]
 
-    def get(self, store: object, name: str, options: dict[str, str]) -> Any:
+    def get(self, store: object, name: str, options: dict[str, Any]) -> Any:
         self.conditions.append(options.get("if_match"))
         meta = self._meta(name)
         meta["last_modified"] = meta["last_modified"].replace(microsecond=0)
-        return SimpleNamespace(meta=meta, bytes=lambda: self.objects[name][0])
+        return SimpleNamespace(meta=meta, bytes=lambda: self.objects[name][0][slice(*options.get("range", [None]))])
 
 
 def _listed(bucket: Bucket, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, tuple[int, str]], Notes]:
@@ -87,6 +87,19 @@ def test_an_etag_that_says_something_goes_before_the_time_of_change(
     bucket.put("b", b"others", 0.0, 'W/"3"')
     with pytest.raises(objects.StoreFailed, match="changed"):
         objects.read("s3://photos", "b", *listed["b"])
+
+
+@pytest.mark.parametrize("etag", ['"1"', 'W/"1"', None])
+def test_a_beginning_is_that_of_the_object_that_was_listed(
+    etag: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = Bucket(a=etag)
+    listed, _ = _listed(bucket, tmp_path, monkeypatch)
+    assert objects.read("s3://photos", "a", *listed["a"], 3) == b"pix"
+    for data, other in ((b"others", etag and etag.replace("1", "2")), (b"longer ones", etag)):
+        bucket.put("a", data, 1.0, other)
+        with pytest.raises(objects.StoreFailed):
+            objects.read("s3://photos", "a", *listed["a"], 3)
 
 
 def test_a_start_counts_objects_whose_etag_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
