@@ -74,6 +74,7 @@ lint: $(VENV)/.built
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/check_rooms.py
+	$(BIN)/python .ci/check_words.py
 
 demo: $(VENV)/.built
 	$(BIN)/python -m examples.demo $(if $(DATA),--data $(DATA))
