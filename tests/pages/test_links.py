@@ -31,6 +31,7 @@ GUIDE = (
     "policies",
     "devices",
     "any-class",
+    "style",
 )
 LINES = {"README.md": 130, **{f"docs/{name}.md": 250 for name in GUIDE}}
 """Longest that a page may be; `docs/frameworks.md` and `docs/for-agents.md` may be as long as they like."""
