@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 
 def remedy(folder: Path) -> str:
-    """What has the extension built.
+    """Instruction that builds the extension, for an error message.
 
     Args:
-        folder: that this package was imported from: a checkout, or one of installed packages.
+        folder: the folder that contains this package: a checkout, or site-packages.
     """
     if not (folder / "setup.py").is_file():
         return "install a C compiler, then run `pip install --force-reinstall --no-deps .` in a checkout"
@@ -43,7 +43,7 @@ else:
 __all__ = ["Cropped", "JpegHeader", "NotCropped", "available", "crop", "image_size", "read_header", "reason", "remedy"]
 
 _MAX_UINT32 = 0xFFFF_FFFF
-"""What the C function takes for a coordinate."""
+"""Largest coordinate that the C function takes, px."""
 
 
 class Cropped(NamedTuple):
@@ -67,10 +67,10 @@ class Cropped(NamedTuple):
 
 
 class NotCropped(NamedTuple):
-    """Why a file was not cropped. It may still be one that decodes.
+    """The reason why a file was not cropped. Such a file may still decode.
 
     Args:
-        kind: "unsupported", "corrupt", "too_large", or "unavailable" where the extension is missing.
+        kind: "unsupported", "corrupt", "too_large", or "unavailable" if the extension is missing.
         detail: a few words for a log.
     """
 
@@ -113,13 +113,13 @@ def crop(
 
 
 class JpegHeader(NamedTuple):
-    """What a JPEG file says before its first scan.
+    """Facts that a JPEG file states before its first scan.
 
     Args:
         width, height: px, as stored.
-        can_be_cropped: whether `crop` may be tried: False for a progressive file, CMYK, ..., and for a header that is
-            cut short. Damage behind it shows only in a crop.
-        components: 1 for grey, 3 for colour, 4 for CMYK; 0 where the header ends before it says so.
+        can_be_cropped: False for kinds that `crop` refuses, such as progressive and CMYK files, and for a truncated
+            header. True does not exclude damage after the header, which shows only in a crop.
+        components: 1 for grey, 3 for colour, 4 for CMYK; 0 if the header ends before it says so.
     """
 
     width: int

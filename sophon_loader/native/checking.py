@@ -1,5 +1,7 @@
-"""Holding C of our own to the installed Pillow, and telling what differs. Each process compares once, when it first
-needs to know; forked ones know it already."""
+"""Compare our C code with the installed Pillow, and log what differs.
+
+Each process compares once, when it first needs the result; forked processes inherit it.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ Name = TypeVar("Name", bound=int | str)
 
 
 def trusted(names: Iterable[Name], is_equal: Callable[[Name], bool], called: Callable[[Name], str]) -> frozenset[Name]:
-    """Those whose results are the installed Pillow's. The log has a line about the others.
+    """Return the names whose results equal the installed Pillow's, and log the others.
 
     Args:
-        names: of what is compared.
-        is_equal: compares one.
-        called: its name in the log.
+        names: candidates to compare.
+        is_equal: compares one candidate; an exception counts as different.
+        called: gives a candidate's name for the log.
     """
     every = list(names)
     wrong = differing(every, is_equal)
@@ -34,7 +36,7 @@ def trusted(names: Iterable[Name], is_equal: Callable[[Name], bool], called: Cal
 
 
 def differing(names: Iterable[Name], is_equal: Callable[[Name], bool]) -> list[Name]:
-    """Those whose results are not the installed Pillow's, or for which either raises."""
+    """Return the names whose results differ from the installed Pillow's, or for which either side raises."""
 
     def is_wrong(name: Name) -> bool:
         try:

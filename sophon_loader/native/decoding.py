@@ -1,10 +1,10 @@
-"""Pictures decoded by our own C code, to the pixels that Pillow gives, or not at all.
+"""JPEG files decoded by our own C code to exactly Pillow's pixels, or not at all.
 
-`decode` gives None for whatever is unusual, damaged or not supported; then let Pillow decode the file, or fail at it.
-Nothing here raises for a bad file, and no pixels come of one that Pillow refuses.
+`decode` returns None for files that are unusual, damaged or not supported; the caller then lets Pillow decode the file,
+or raise. Nothing here raises for a bad file, and a file that Pillow refuses yields no pixels.
 
-Where the C extension was not built, or the processor has no vector unit that it knows, `available` is False and every
-file gives None. So it is where pictures made for the purpose come out unlike the installed Pillow's (`checked`).
+`available` is False if the C extension was not built or does not support the processor's vector unit; then every file
+yields None. The same holds if the results on test pictures differ from the installed Pillow's (`checked`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ __all__ = ["available", "built", "checked", "decode"]
 Box = tuple[int, int, int, int]
 
 _MAX_SIDE_PX = 65_500
-"""libjpeg's own limit, which the C code knows too."""
+"""libjpeg's own limit, in px. The C code has the same one."""
 DECODE = "decode"
 _SIDE_PX = 61
-"""Of a checked picture: odd, and of the same number of MCUs for all ways of sampling chroma with as many samples."""
+"""Side of the test pictures, px. It is odd, and all sampling factors with the same product give the same number of
+MCUs."""
 
 
 def decode(data: bytes, box: Box | None = None, *, plain: bool = False) -> NDArray[np.uint8] | None:
@@ -47,11 +48,11 @@ def decode(data: bytes, box: Box | None = None, *, plain: bool = False) -> NDArr
     Args:
         data: the whole file.
         box: left, upper, right, lower in px of the stored picture, as Pillow's; None for all of it.
-        plain: in plain C instead of vector code, `checked` or not, which is slow and for tests.
+        plain: use plain C instead of vector code, `checked` or not. Slow; for tests.
 
     Returns:
-        uint8[height, width, channels], writable, with 3 channels (RGB) or 1 (grey); None for a file that only Pillow
-        can judge, and for a box that is empty or not wholly inside the picture.
+        uint8[height, width, channels], writable, with 3 channels (RGB) or 1 (grey). None for a file that only Pillow
+            can judge, and for a box that is empty or not fully inside the picture.
 
     Raises:
         MemoryError: no memory for the pixels.
@@ -62,7 +63,7 @@ def decode(data: bytes, box: Box | None = None, *, plain: bool = False) -> NDArr
 
 
 def _decoded(data: bytes, box: Box | None, plain: bool = False) -> NDArray[np.uint8] | None:
-    """As `decode`, trusted or not."""
+    """Decode without asking `checked` first; otherwise as `decode`."""
     left, upper, right, lower = box or (0, 0, 0, 0)
     if box is not None and not (0 <= left < right <= _MAX_SIDE_PX and 0 <= upper < lower <= _MAX_SIDE_PX):
         return None
@@ -78,8 +79,11 @@ def _decoded(data: bytes, box: Box | None, plain: bool = False) -> NDArray[np.ui
 
 @cache
 def checked() -> frozenset[str]:
-    """`DECODE` if pictures come out as the installed Pillow's, whose library may be another than libjpeg-turbo. If not,
-    the log says so once. Empty, in silence, where `available` is False."""
+    """`DECODE` if the test pictures decode to the installed Pillow's pixels, else an empty set.
+
+    Pillow may have been built with another library than libjpeg-turbo. A difference is logged once; if `available` is
+    False, nothing is logged.
+    """
     return checking.trusted([DECODE] if available else [], _is_pillows, str)
 
 
@@ -95,8 +99,8 @@ def _decodes(data: bytes, box: Box | None) -> bool:
 
 
 def _files() -> Iterator[bytes]:
-    """Every way of sampling chroma that is mixed or repeated, grey, restarts, many scans, and values beyond black and
-    white."""
+    """Test files: every chroma sampling that is mixed or repeated, grey, restart markers, many scans, and values that
+    overshoot black and white."""
     values = np.random.default_rng(0).integers(-128, 384, (_SIDE_PX, _SIDE_PX, 3)).clip(0, 255).astype(np.uint8)
     noise = Image.fromarray(values)
     smooth = noise.resize((5, 5)).resize(noise.size, Image.Resampling.BICUBIC)
@@ -117,7 +121,13 @@ def _written(picture: Image.Image, **options: object) -> bytes:
 
 
 def _sampled(data: bytes, factors: int) -> bytes:
-    """The file with other sampling factors of luma, four bits across and four down, of the same product. Pillow writes
-    no such file. Blocks come to lie elsewhere, which is no matter."""
+    """The file with other luma sampling factors of the same product, which Pillow cannot write.
+
+    Blocks move to other places, which does not matter for a comparison.
+
+    Args:
+        data: the file.
+        factors: four bits for the horizontal factor, four for the vertical one.
+    """
     luma = data.index(b"\xff\xc0") + 11
     return data[:luma] + bytes([factors]) + data[luma + 1 :]

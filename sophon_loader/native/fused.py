@@ -1,6 +1,7 @@
-"""Decoding, resizing and finishing a picture in C of our own, equal in every bit to Pillow and torchvision or not done.
+"""Decode, resize and finish a picture by our C code, bit-identical to Pillow and torchvision, or not at all.
 
-`checked()` says which parts are used, of all of them. What is not answers None or False, and Pillow must do it.
+`checked()` returns the parts that are in use. The functions of other parts return None or False, and the caller uses
+Pillow.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ __all__ = ["DECODE", "FINISH", "checked", "decode", "decodes", "finish", "resize
 
 
 def checked() -> frozenset[int | str]:
-    """What gives the installed Pillow's results on pictures made for the purpose: `DECODE`, filters of `resize` by
-    Pillow's numbers, and `FINISH`. Each process compares once; what differs is told in its log."""
+    """Parts whose results on test pictures equal the installed Pillow's: `DECODE`, Pillow's numbers of the filters of
+    `resize`, and `FINISH`.
+
+    Each process compares once, and logs what differs.
+    """
     return decoding.checked() | resampling.checked()

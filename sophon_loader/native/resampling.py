@@ -1,7 +1,7 @@
-"""Pillow's resize in C of our own, equal to the installed Pillow in every bit, and the end of a chain.
+"""Pillow's resize in our C code, bit-identical to the installed Pillow, and the last steps of a chain.
 
-Where the extension was not built, `available` is False and nothing is done: the caller asks Pillow. What differs from
-the installed Pillow is not done either; each process compares once, on small pictures.
+`available` is False if the extension was not built; then nothing is done here and the caller asks Pillow. The same
+holds for filters whose results differ from the installed Pillow's. Each process compares once, on small pictures.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Window: TypeAlias = tuple[int, int, bytes]
 """Left, top and fill."""
 
 EXACT = platform.machine().lower() in ("x86_64", "amd64")
-"""Whether weights are sure to be Pillow's. Elsewhere a compiler may round a product and a sum at once in Pillow and not
-in ours: one of a thousand million weights would differ, and no comparison finds that."""
+"""True if the weights are certain to be Pillow's. On other machines a compiler may fuse a multiplication and an
+addition in Pillow but not here: about one weight in 10^9 would differ, and no comparison finds that."""
 FINISH = "finish"
 _NAMES: dict[int | str, str] = {
     0: "nearest",
@@ -45,10 +45,10 @@ _NAMES: dict[int | str, str] = {
     5: "hamming",
     FINISH: FINISH,
 }
-"""What is checked: filters by Pillow's numbers, and `finish`."""
+"""Names of what is compared: filters, by Pillow's numbers, and `finish`."""
 _MEANS = 6, 14, 22
-"""Numbers of px for whose means the rounding of 1/n is compared: with fewer bits than Pillow's 22, down to 13, one of
-these goes the other way."""
+"""Numbers of px over which means are compared, for the rounding of 1/n. If it has 13 to 21 bits instead of Pillow's 22,
+at least one of these means is rounded the other way."""
 _RESIZES: tuple[tuple[tuple[int, int, int], tuple[int, int], Box | None], ...] = (
     ((48, 61, 3), (23, 21), None),
     ((48, 61, 1), (90, 40), None),
@@ -64,13 +64,14 @@ _RESIZES: tuple[tuple[tuple[int, int, int], tuple[int, int], Box | None], ...] =
     *(((12, 8 * n, 3), (8, 12), None) for n in _MEANS),
     *(((8 * n, 12, 3), (12, 8), None) for n in _MEANS),
 )
-"""Shapes, sizes and boxes on which resizes are held to Pillow's."""
+"""Shapes, sizes and boxes of the resizes that are compared with Pillow's."""
 _MAX_VALUES = 1 << 29
-"""In what is made here: larger results are Pillow's to make or to refuse."""
+"""Maximum number of values of a result. Larger results are left to Pillow, which makes or refuses them."""
 
 
 _ORDERS = (((13, 0), "DOWN_FIRST_CHEAPER"), ((12, 2), "DOWN_FIRST_TALL"))
-"""From which releases of Pillow on a resize may run its vertical pass first, and when (resample.h)."""
+"""First releases of Pillow, (major, minor), whose resize may run its vertical pass first, each with its rule
+(resample.h)."""
 
 
 def order_of(release: str) -> str:
@@ -91,22 +92,22 @@ def resize(
     *,
     plain: bool = False,
 ) -> Pixels | None:
-    """What `Image.fromarray(pixels).resize(size, filter, box)` has.
+    """Resize a picture as `Image.fromarray(pixels).resize(size, filter, box)` does.
 
-    Thread-safe; the GIL is released meanwhile. Memory besides the result: the weights, and as many rows as one row of
-    the result is made of.
+    Thread-safe; the GIL is released meanwhile. Memory in addition to the result: the weights, and as many rows as one
+    row of the result is computed from.
 
     Args:
         pixels: [h, w, 1 or 3], C-contiguous.
         size: (width, height) of the result, px.
-        box: (left, top, right, bottom), px of the picture, also fractions; None for all of it.
+        box: (left, top, right, bottom), px of the picture, may be fractions; None for all of it.
         filter: number of Pillow's `Resampling`.
-        out: [height, width, channels], C-contiguous, for the result; made if None. Must not overlap the pixels.
-        plain: use no instructions but those every processor has. The result is the same; for tests.
+        out: [height, width, channels], C-contiguous, for the result; allocated if None. Must not overlap the pixels.
+        plain: use only instructions that every processor has. The result is the same; for tests.
 
     Returns:
-        The result; None if Pillow must make it: without the extension, for other filters and those that are not
-        `checked`, and for sides, ratios and sizes out of bounds.
+        The result. None if Pillow must make it: the extension is missing, the filter is not in `checked`, or sides,
+            ratios or sizes are out of bounds.
 
     Raises:
         ValueError: arguments that do not fit each other, or that Pillow refuses too.
@@ -142,21 +143,22 @@ def finish(
     flip_horizontal: bool = False,
     flip_vertical: bool = False,
 ) -> bool:
-    """Writes a window of the picture, turned and mirrored and looked up in a table, to memory of any strides.
+    """Write a window of the picture to `out`: transposed, mirrored and looked up in a table.
 
-    The window is as large as `out`, and begins at (left, top) of the picture; what lies outside is filled. It is
-    transposed first, if so wanted, and then mirrored.
-
-    Thread-safe; the GIL is released meanwhile.
+    The window is as large as `out` and begins at (left, top) of the picture. Values outside the picture are `fill`. The
+    window is transposed before it is mirrored. Thread-safe; the GIL is released meanwhile.
 
     Args:
         pixels: [h, w, c], C-contiguous; 1 to 4 channels.
-        table: float32 or uint8 [c, 256]: what each value becomes; None for the value itself.
-        out: of the table's dtype [c, height, width], with the strides wanted; must not overlap the pixels.
-        fill: a value for each channel, which is looked up too; None for zeros.
+        table: float32 or uint8 [c, 256], the new value for each value; None to keep values.
+        out: [c, height, width] of the table's dtype (uint8 without a table), with any strides; must not overlap the
+            pixels.
+        left, top: corner of the window, px; may be negative.
+        fill: a value for each channel, which is looked up as well; None for zeros.
+        transpose, flip_horizontal, flip_vertical: how the window is turned.
 
     Returns:
-        Whether it is done: False without the extension.
+        True if it was written; False if the extension is missing or differs from the installed Pillow.
 
     Raises:
         ValueError: arguments that do not fit each other.
@@ -178,7 +180,7 @@ def finish(
 def _resized(
     pixels: Pixels, size: tuple[int, int], box: Box | None, filter: int, out: Pixels, plain: bool = False
 ) -> bool:
-    """Whether it is done, trusted or not."""
+    """Resize into `out` without asking `checked` first; True if it was done."""
     whole = (0, 0, pixels.shape[1], pixels.shape[0]) if box is None else box
     return _resample.resize(pixels.data, pixels.shape, out.data, size, whole, filter, _ORDER, plain)
 
@@ -196,15 +198,18 @@ def _finished(
 
 @cache
 def checked() -> frozenset[int | str]:
-    """The filters whose results are the installed Pillow's, and `FINISH`; empty without the extension. What is left out
-    is not used, and the log says so once; filters are left out in silence where the processor is no x86-64."""
+    """Filters (by Pillow's numbers) and `FINISH` that are in use; empty without the extension.
+
+    Parts that differ from the installed Pillow are left out, and logged once. On processors other than x86-64 filters
+    are left out without a log line.
+    """
     if not available:
         return frozenset()
     return checking.trusted(_NAMES if EXACT else [FINISH], _is_pillows, lambda name: _NAMES[name])
 
 
 def differing() -> list[int | str]:
-    """The filters, and `FINISH`, whose results are not the installed Pillow's."""
+    """Filters, and `FINISH`, whose results differ from the installed Pillow's."""
     return checking.differing(_NAMES, _is_pillows)
 
 
@@ -217,7 +222,7 @@ def _filters(filter: int) -> bool:
 
 
 def _picture(height: int, width: int, channels: int) -> Pixels:
-    """Random values, a half of them black or white, where filters overshoot."""
+    """Random pixels, half of them black or white, where filters overshoot."""
     pixels = np.random.default_rng(0).integers(-128, 384, (height, width, channels))
     return pixels.clip(0, 255).astype(np.uint8)
 
