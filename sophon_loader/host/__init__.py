@@ -1,1 +1,1 @@
-"""What this host gives: cores, memory that processes share, files, names of hosts, a terminal."""
+"""Access to what this host provides: cores, shared memory, files, host names, the terminal."""

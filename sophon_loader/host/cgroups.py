@@ -1,4 +1,4 @@
-"""Where CPU control groups are mounted (v1 and v2), and which CPU quotas hold for this process."""
+"""Mount points of CPU control groups (v1 and v2), and the CPU quotas that apply to this process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ _MOUNTS = Path("/proc/self/mounts")
 
 @dataclass(frozen=True)
 class CpuMounts:
-    """Mount points of the hierarchies that know of CPU time. Any of them may be missing, or name the same folder.
+    """Mount points of the hierarchies that control CPU time. Any of them may be missing, and some may be the same
+    folder.
 
     Attributes:
         cpu: version 1, the hierarchy that takes quotas.
         cpuacct: version 1, the hierarchy that counts CPU seconds.
-        unified: version 2; on a machine with both versions, cpu may be no controller of it.
+        unified: version 2. On a machine with both versions it may lack the cpu controller.
     """
 
     cpu: Path | None
@@ -46,14 +47,14 @@ def cpu_mounts(mounts: str) -> CpuMounts:
 
 
 def cgroup_quotas(cgroup: Path = _CGROUP, mounts: Path = _MOUNTS) -> Iterator[float]:
-    """Every CPU quota, in cores, that is set on this process's control group or on one above it.
+    """Yield every CPU quota, in cores, that is set on this process's control group or on one above it.
 
-    In a container the path in `cgroup` is the host's, while the container sees its own group as the root of what is
-    mounted. Groups that are not there are passed over, so that this root still counts.
+    In a container the path in `cgroup` is the host's, while the container sees its own group as the root of the mount.
+    Groups that do not exist are skipped, so this root still counts.
 
     Args:
-        cgroup: file that lists the process's groups; another one than the kernel's is for tests.
-        mounts: file that lists what is mounted, likewise.
+        cgroup: file that lists the process's groups; tests pass another file than the kernel's.
+        mounts: file that lists the mounts; tests pass another one.
     """
     try:
         lines = cgroup.read_text().splitlines()
@@ -72,11 +73,11 @@ def cgroup_quotas(cgroup: Path = _CGROUP, mounts: Path = _MOUNTS) -> Iterator[fl
 
 
 def read_quota(group: Path, version: int) -> float | None:
-    """The CPU quota of a control group in cores; None when it has none or cannot be read.
+    """Return the CPU quota of a control group in cores; None if it has none or cannot be read.
 
     Args:
-        group: its folder in the hierarchy that takes quotas.
-        version: of control groups, 1 or 2.
+        group: folder of the group in the hierarchy that takes quotas.
+        version: version of the control groups, 1 or 2.
     """
     try:
         if version == 1:
@@ -90,7 +91,7 @@ def read_quota(group: Path, version: int) -> float | None:
 
 
 def _quotas_up(root: Path, path: str, version: int) -> Iterator[float]:
-    """The quotas of a group and of those above it, up to the root of the hierarchy."""
+    """Yield the quotas of a group and of the groups above it, up to the root of the hierarchy."""
     group = PurePosixPath(path)
     for level in (group, *group.parents):
         quota = read_quota(root / str(level).lstrip("/"), version)

@@ -1,4 +1,4 @@
-"""Hosts of endpoints: whether their names are known, and whether they are reached by IPv6 alone."""
+"""Hosts of endpoints: can their names be resolved, and are they reached by IPv6 only?"""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import math
 import socket
 
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 1.0
-"""How long to wait before a family is tried anew that was refused; twice as long each time."""
+"""Seconds before an address family that was refused is tried again; the pause doubles up to the second value."""
 _reached: dict[str, bool] = {}
-"""Endpoint -> whether it was reached by IPv6, of those whose names have addresses of both families."""
+"""For endpoints with addresses of both families: True if the agent was last reached by IPv6."""
 
 
 class Family:
-    """By IPv6 or by IPv4: how an endpoint is tried whose name has addresses of both, as `localhost` may have.
+    """Chooses IPv6 or IPv4 for an endpoint whose name has addresses of both, as `localhost` may have.
 
-    ZeroMQ takes those of one family, and an agent may listen at one of them alone. One socket cannot connect to both,
-    because it would deal its messages out in turn. So the other one is tried where nobody takes a connection.
+    ZeroMQ uses one family per socket, and an agent may listen on one of them only. A socket that connected to both
+    would distribute its messages over both connections. So the other family is tried if the connection is refused.
 
     Args:
-        endpoint: `tcp://host:port`; others have no host.
+        endpoint: `tcp://host:port`; other endpoints have no host.
 
     Attributes:
-        by_ipv6: what `zmq.IPV6` must be.
-        has_both: whether there is another family to try.
+        by_ipv6: value for `zmq.IPV6`.
+        has_both: True if there is another family to try.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -34,12 +34,13 @@ class Family:
         self._pause_s, self._turn_at_s = 0.0, math.inf
 
     def refused(self, now_s: float) -> None:
-        """Nobody has taken a connection."""
+        """Note that no process accepts connections at the current family."""
         if self.has_both and self._turn_at_s == math.inf:
             self._turn_at_s = now_s + self._pause_s
 
     def turned(self, now_s: float) -> bool:
-        """Whether the other family is to be tried now, which `by_ipv6` then says; the first time at once."""
+        """Switch to the other family if it is due; True if it was, and `by_ipv6` has changed. The first switch has no
+        pause."""
         if now_s < self._turn_at_s:
             return False
         self._turn_at_s = math.inf
@@ -48,29 +49,31 @@ class Family:
         return True
 
     def connected(self) -> None:
-        """Somebody has taken a connection; who they are does not matter here."""
+        """Note that a connection was accepted, by the agent or by another process."""
         self._pause_s, self._turn_at_s = 0.0, math.inf
 
     def reached(self) -> None:
-        """It was the agent. Other sockets of this process begin with this family."""
+        """Note that the accepted connection is the agent's. Other sockets of this process begin with this family."""
         if self.has_both:
             _reached[self._endpoint] = self.by_ipv6
 
 
 def by_ipv6_alone(endpoint: str) -> bool:
-    """Whether ZeroMQ must be told to use IPv6: it then finds no address of IPv4 for a name that has both.
+    """True if ZeroMQ must be set to IPv6, because the name has no IPv4 address.
+
+    With that setting ZeroMQ would find no IPv4 address of a name that has both.
 
     Args:
-        endpoint: `tcp://host:port`; others have no host.
+        endpoint: `tcp://host:port`; other endpoints have no host.
     """
     return _known_families(endpoint) == {socket.AF_INET6}
 
 
 def unknown_host(endpoint: str) -> str:
-    """Why the host of an endpoint cannot be found; "" where it can.
+    """Return the reason why an endpoint's host cannot be resolved; "" if it can.
 
     Args:
-        endpoint: `tcp://host:port`; others have no host.
+        endpoint: `tcp://host:port`; other endpoints have no host.
     """
     try:
         _families(endpoint)
@@ -80,7 +83,7 @@ def unknown_host(endpoint: str) -> str:
 
 
 def host_of(endpoint: str) -> str:
-    """The host of `tcp://host:port`, without brackets."""
+    """Return the host of `tcp://host:port`, without brackets."""
     return endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
 
 
@@ -93,7 +96,8 @@ def _known_families(endpoint: str) -> frozenset[int]:
 
 @functools.lru_cache(maxsize=64)
 def _families(endpoint: str) -> frozenset[int]:
-    """Kept, because asking a name server may take seconds, and a connection that is made anew must not."""
+    """Resolve an endpoint's host to its address families. Cached: a name server may take seconds, and renewing a
+    connection must not."""
     host = host_of(endpoint)
     if not endpoint.startswith("tcp://") or not host:
         return frozenset()

@@ -1,4 +1,4 @@
-"""A small file by which a process tells others something while it lives, and which is removed at its end."""
+"""A small file that a process rewrites while it lives, as information for other processes, and removes at its end."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from pathlib import Path
 from sophon_loader.host.regular import read_below
 
 _SWEPT_S = 86_400.0
-"""A file so much older than one just written was left by a process that was killed. Should that live, on a disk that
-hung, the next writing brings it back."""
+"""Age, relative to a newly written file, above which a file counts as left behind by a killed process. If that process
+is alive and only its disk hung, its next write restores the file."""
 _MAX_SWEPT = 10_000
-"""Names that are looked at."""
+"""Maximum number of names that one sweep looks at."""
 
 
 class KeptFile:
-    """Keeps one file, in a thread of its own: a disk that is slow, or hangs, holds up nobody else.
+    """Rewrites one file regularly in its own thread, so that a slow or hanging disk delays nothing else.
 
-    It takes the place of one with the same name. Readers look at no name that begins with a dot, under which it is
-    written. What processes that were killed have left in the folder is removed, once. In a forked copy of the process
-    nothing is done.
+    It replaces any file of the same name. The file is written under a name that begins with a dot, which readers
+    ignore. Files in the folder that killed processes have left behind are removed once. A forked copy of the process
+    does nothing.
 
     Args:
         path: of the file.
         text: ASCII.
-        prefix: of the names of all such files.
-        every_s: how often it is written anew.
-        told: called by the thread after each writing with "", or the reason why it failed, and the seconds it took.
-        thread: its name.
+        prefix: common beginning of the names of all such files.
+        every_s: seconds between two writes.
+        told: called by the thread after each write with "" or the reason for its failure, and the seconds that it took.
+        thread: name of the thread.
 
     Attributes:
-        text: the newest, which the next writing takes.
+        text: the newest text; the next write uses it.
     """
 
     def __init__(
@@ -50,34 +50,34 @@ class KeptFile:
         self._process = os.getpid()
         self._leaving = threading.Event()
         self._since_s: float | None = None
-        """When the writing that goes on has begun."""
+        """Start of the write in progress, s; None between writes."""
         self._thread = threading.Thread(target=self._keep, name=thread, daemon=True)
 
     @property
     def is_own(self) -> bool:
-        """Whether this process keeps it, and not one that it was forked from."""
+        """True if this process writes the file; False in a process that was forked from it."""
         return self._process == os.getpid()
 
     @property
     def writing_s(self) -> float:
-        """Seconds for which the writing that goes on has gone on; 0 while there is none."""
+        """Seconds since the write in progress began; 0 between writes."""
         since_s = self._since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def start(self) -> None:
-        """Write it from now on."""
+        """Start the thread that writes the file."""
         self._thread.start()
 
     def leave(self) -> None:
-        """Have it removed soon, without waiting for that."""
+        """Have the file removed soon, without waiting for it."""
         if self.is_own:  # else the thread may have held the lock of this when the process was forked
             self._leaving.set()
 
     def close(self, wait_s: float) -> None:
-        """Remove it, or give that up when the disk takes too long. Safe to call twice, and without `start`.
+        """Remove the file, or give up if the disk takes too long. Safe to call twice, and without `start`.
 
         Args:
-            wait_s: for how long to wait at most.
+            wait_s: maximum wait in seconds.
         """
         self.leave()
         if self.is_own and self._thread.ident is not None and self._thread is not threading.current_thread():
@@ -111,8 +111,7 @@ class KeptFile:
             raise
 
     def _sweep(self) -> None:
-        """Remove what was left by processes that were killed, by the clock of whoever keeps the files, which dates them
-        all."""
+        """Remove files of killed processes. Ages are measured by the file server's clock, which dates all files."""
         newest_s = os.stat(self.path, follow_symlinks=False).st_mtime
         with os.scandir(self.path.parent) as files:
             for _, file in zip(range(_MAX_SWEPT), files, strict=False):
@@ -134,15 +133,15 @@ class KeptFile:
 
 
 def new_file(folder: Path, text: str, prefix: str) -> str:
-    """The path of a new file with a text, which readers do not look at; everybody may read it, so it holds no secret.
+    """Write a new file that readers ignore, and return its path. Every user may read it, so it must hold no secret.
 
     Args:
-        folder: in which it lies.
+        folder: for the file.
         text: ASCII.
-        prefix: of its name, behind a dot.
+        prefix: beginning of its name, after a dot.
 
     Raises:
-        OSError: it cannot be written; then there is none.
+        OSError: it cannot be written; no file is left.
     """
     descriptor, path = tempfile.mkstemp(prefix=f".{prefix}", dir=folder)
     try:

@@ -1,7 +1,7 @@
-"""Folders and files into which nobody else writes. Owner and mode are those of what was opened.
+"""Folders and files that no other user can write to. Owner and mode are checked on the opened descriptor.
 
-A path that was looked at earlier may lead elsewhere by now: whoever may write to the folder above can put one of their
-own in its place.
+A path that was checked earlier may lead elsewhere by now: users who can write to the folder above may have put one of
+their own in its place.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from collections.abc import Collection
 from pathlib import Path
 
 ALL_ACCESS, WRITING = 0o077, 0o022
-"""Bits of a mode that others must not have: none may be set where they must not even read."""
+"""Mode bits that other users must not have: any access, or writing."""
 _NOT_A_FOLDER = (errno.ELOOP, errno.ENOTDIR, errno.EACCES)
-"""A link, a file, or a folder that its owner keeps from this user."""
+"""Errors for a link, a file, or a folder that its owner hides from this user."""
 
 
 class NotPrivate(PermissionError):
-    """What was opened belongs to another user, or others may reach it."""
+    """The opened file or folder belongs to another user, or others can access it."""
 
 
 def open_private_folder(
     path: str | Path, *, kept_from_others: int = ALL_ACCESS, follow: bool = False, owners: Collection[int] = ()
 ) -> int:
-    """A descriptor of a folder, by which what is in it can be reached.
+    """Open a folder of this user's, and return a descriptor for access to its files.
 
     Args:
         path: of the folder.
         kept_from_others: bits that its mode must not have.
-        follow: whether the path may be a symbolic link.
-        owners: users that may own it besides this one.
+        follow: True if the path may be a symbolic link.
+        owners: users who may own it, in addition to this one.
 
     Raises:
-        NotPrivate: it is a link or no folder, belongs to another user, or others may reach it.
-        OSError: there is none.
+        NotPrivate: it is a link or not a folder, belongs to another user, or others can access it.
+        OSError: it does not exist.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
@@ -48,15 +48,15 @@ def open_private_folder(
 
 
 def open_private_file(folder: int, name: str, flags: int) -> int:
-    """A descriptor of a file in a private folder, which this user, or root, has written.
+    """Open a file in a private folder, which this user or root has written, and return its descriptor.
 
     Args:
-        folder: its descriptor.
-        name: of the file; no link is followed.
-        flags: as of `os.open`.
+        folder: descriptor of the folder.
+        name: of the file; links are not followed.
+        flags: as for `os.open`.
 
     Raises:
-        NotPrivate: it belongs to another user, or others may write to it.
+        NotPrivate: it belongs to another user, or others can write to it.
         OSError: it cannot be opened.
     """
     descriptor = os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=folder)
@@ -66,16 +66,16 @@ def open_private_file(folder: int, name: str, flags: int) -> int:
 def check_private(
     status: os.stat_result, path: str | Path, kept_from_others: int, owners: Collection[int] | None = None
 ) -> None:
-    """See that something belongs to this user, or to root, and is kept from others.
+    """Check that an opened file or folder belongs to this user or root, and that others lack access.
 
     Args:
-        status: of what was opened.
-        path: for the error.
+        status: of the opened file or folder.
+        path: for the error message.
         kept_from_others: bits that its mode must not have.
-        owners: users that may own it; None for this one and root.
+        owners: users who may own it; None for this user and root.
 
     Raises:
-        NotPrivate: it does not.
+        NotPrivate: it belongs to another user, or others have access.
     """
     if status.st_uid not in ((os.geteuid(), 0) if owners is None else owners):
         raise NotPrivate(f"{path} must belong to this user (uid {os.geteuid()}), got uid {status.st_uid}")

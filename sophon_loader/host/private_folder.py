@@ -1,4 +1,5 @@
-"""A folder for a Unix socket that only this user can reach; its path is short, and no death leaves it for long."""
+"""A folder for a Unix socket that only this user can reach. Its path is short, and it is removed soon after its process
+ends."""
 
 from __future__ import annotations
 
@@ -13,18 +14,19 @@ from sophon_loader.errors import AgentError
 from sophon_loader.host.private import open_private_folder
 
 MAX_SOCKET_NBYTES = 107
-"""Longest path of a Unix socket."""
+"""Longest path of a Unix socket, bytes."""
 _PREFIX = "sophon-agent-"
 _NAME = "socket"
 _RANDOM_NBYTES = 8
-"""What `mkdtemp` puts behind a prefix."""
+"""Length of the random text that `mkdtemp` appends to a prefix."""
 
 
 class PrivateFolder:
-    """Is locked as long as this process lives; `sweep` removes those whose process has ended without `remove`.
+    """A folder that this process locks while it lives. `sweep` removes folders whose process has ended without
+    `remove`.
 
     Raises:
-        AgentError: there is no place for one.
+        AgentError: no place for such a folder was found.
 
     Example:
         >>> folder = PrivateFolder()
@@ -39,7 +41,7 @@ class PrivateFolder:
         self.socket = str(self.path / _NAME)
 
     def remove(self) -> None:
-        """Remove it and the socket. Safe to call twice."""
+        """Remove the folder and the socket. Safe to call twice."""
         if self._lock >= 0:
             _remove(self.path, self._lock)
             os.close(self._lock)
@@ -60,10 +62,10 @@ def sweep() -> None:
 
 
 def _remove(path: Path, folder: int) -> None:
-    """Remove a folder if there is nothing in it but the socket: another's of a like name may hold anything.
+    """Remove a folder if it holds nothing but the socket: an unrelated folder with a similar name may hold anything.
 
     Args:
-        path: of the folder, where another may lie by now.
+        path: of the folder; another folder may be there by now.
         folder: its descriptor.
     """
     with contextlib.suppress(OSError):
@@ -73,7 +75,7 @@ def _remove(path: Path, folder: int) -> None:
 
 
 def _made() -> tuple[Path, int]:
-    """A folder and the descriptor that locks it."""
+    """Make a folder; returns its path and the descriptor that locks it."""
     for base in _bases():
         with contextlib.suppress(OSError):
             for _ in range(9):  # another process may sweep it before it is locked
@@ -91,7 +93,7 @@ def _made() -> tuple[Path, int]:
 
 
 def _bases() -> Iterator[Path]:
-    """Where there may be such folders: where users keep sockets, where this process keeps its temporary files, /tmp."""
+    """Yield possible parents of such folders: the user's runtime folder, the folder for temporary files, /tmp."""
     given = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
     for base in dict.fromkeys(given):
         longest = len(os.fsencode(base)) + len(f"/{_PREFIX}/{_NAME}") + _RANDOM_NBYTES

@@ -1,4 +1,4 @@
-"""Reading files of which nobody knows what they are: without waiting for ever, and whatever their `stat` says."""
+"""Reads files of unknown kinds, without hanging on a pipe and without trusting the size that `stat` reports."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import NamedTuple
 from sophon_loader.errors import SophonError
 
 ROUNDS = 3
-"""How often to look again at a file that is being replaced all the time."""
+"""Number of looks at a file that is being replaced again and again."""
 _STEP_NBYTES = 1 << 16
-"""What is asked for at a time behind the size that a file is said to have."""
+"""Bytes per read beyond the size that the file system reports."""
 
 
 def open_regular(path: str) -> int:
-    """A descriptor of a file to read; never waits for another process.
+    """Open a regular file for reading, and return its descriptor. Never waits for another process.
 
     Raises:
-        OSError: there is no file, it may not be read, or it is a folder, pipe, socket or device.
+        OSError: the file does not exist or may not be read, or it is a folder, pipe, socket or device.
     """
     # O_NONBLOCK: opening a pipe must not hang; fstat then refuses it.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -33,7 +33,11 @@ def open_regular(path: str) -> int:
 
 
 def check_regular(status: os.stat_result, path: str) -> None:
-    """See that a file is one that has an end.
+    """Check that an opened file is a regular one.
+
+    Args:
+        status: of the opened file.
+        path: for the error message.
 
     Raises:
         OSError: it is a folder, pipe, socket or device.
@@ -45,12 +49,13 @@ def check_regular(status: os.stat_result, path: str) -> None:
 
 
 def read_to_end(descriptor: int, nbytes: int, at_most: int | None = None) -> bytes:
-    """What a file holds. Its size is only a guess: mounts of object stores, and /proc, say 0 bytes of all files.
+    """Read a file to its end. The reported size is only a guess: mounts of object stores, and /proc, report 0 bytes.
 
     Args:
-        descriptor: at its beginning.
-        nbytes: as `fstat` says.
-        at_most: when there is more, only the beginning is read, longer than so many bytes; None for no limit.
+        descriptor: of the file, positioned at its beginning.
+        nbytes: size that `fstat` reports.
+        at_most: limit in bytes. Of a longer file more than this many bytes are returned, but not all; None for no
+            limit.
     """
     data = os.read(descriptor, nbytes + 1)
     parts, total = [data], len(data)
@@ -62,15 +67,15 @@ def read_to_end(descriptor: int, nbytes: int, at_most: int | None = None) -> byt
 
 
 def read_below(folder: int, name: str, at_most: int) -> tuple[bytes, os.stat_result]:
-    """A file of a folder that anybody may write to, and what it was like: no link is followed, nobody is waited for.
+    """Read a file of a folder that others may write to; returns its bytes and status. Follows no link and never hangs.
 
     Args:
-        folder: its descriptor.
+        folder: descriptor of the folder.
         name: of the file.
-        at_most: as of `read_to_end`.
+        at_most: as for `read_to_end`.
 
     Raises:
-        OSError: there is no file, it may not be read, or it is a link, folder, pipe, socket or device.
+        OSError: the file does not exist or may not be read, or it is a link, folder, pipe, socket or device.
     """
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
@@ -82,7 +87,7 @@ def read_below(folder: int, name: str, at_most: int) -> tuple[bytes, os.stat_res
 
 
 def read_regular(path: str) -> bytes:
-    """The bytes of a file.
+    """Read the bytes of a regular file.
 
     Raises:
         OSError: see `open_regular`.
@@ -95,7 +100,7 @@ def read_regular(path: str) -> bytes:
 
 
 class Seen(NamedTuple):
-    """What tells a file from the one that takes its place: its size in bytes, and what the file system knows it by."""
+    """Identity of a file's version: its size in bytes, device, inode and times. A replaced file has another one."""
 
     nbytes: int
     device: int
@@ -105,9 +110,9 @@ class Seen(NamedTuple):
 
 
 def seen(path: str) -> Seen:
-    """A file as it is now; looks into it where `stat` says 0 bytes.
+    """Return the current version of a file; reads the file if `stat` reports 0 bytes.
 
-    It is opened for that: a network file system may tell of others what was so some seconds ago.
+    The file is opened because a network file system may otherwise report a state that is seconds old.
 
     Raises:
         OSError: see `open_regular`.
@@ -122,14 +127,14 @@ def seen(path: str) -> Seen:
 
 
 def lasting_sizes(path: str, there: Callable[[], int]) -> tuple[int, int] | None:
-    """The sizes of a file here and at the agent, where they differ although nobody is replacing it; None elsewhere.
+    """Return (size here, size at the agent) if they differ although the file is not being replaced; otherwise None.
 
     Args:
         path: of the file here.
         there: asks the agent for the size.
 
     Raises:
-        SophonError: the agent does not say it.
+        SophonError: the agent does not report the size.
     """
     for _ in range(ROUNDS):
         try:

@@ -1,8 +1,8 @@
-"""A port at which Prometheus reads numbers: `GET /metrics` and nothing else, one answer for each connection.
+"""A port for Prometheus: it answers `GET /metrics` and nothing else, once per connection.
 
-Both ends use it. What it answers is made by a function when somebody asks, so nothing is done while nobody does. It is
-not `http.server`, because that waits for each line anew: one client could hold it for ever. One thread looks after a
-few connections at once, because it asks for no key: clients that say nothing must not keep Prometheus waiting.
+Loader and agent both use it. A function makes each answer on request, so an unused port costs nothing. `http.server` is
+not used. Its time-out begins again with each line, so that one client could hold it for ever. One thread serves a few
+connections at once. Clients need no key here, and silent ones must not keep Prometheus waiting.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from typing import Any
 from sophon_loader.errors import ConfigError
 
 ANSWER_S = 5.0
-"""How long one client may take, from the connection until it has its answer; then it is hung up on."""
+"""Seconds from the connection to the end of the answer, after which the port hangs up."""
 MAX_HEAD_NBYTES = 16 << 10
-"""Of a request; Prometheus sends some 300 bytes."""
+"""Maximum size of a request. Prometheus sends about 300 bytes."""
 MAX_CONNECTIONS = 16
-"""Open at once; one more, and the oldest is hung up on."""
+"""Maximum number of open connections. One more, and the port closes the oldest."""
 BACKLOG = 64
 _CLOSE_S = 1.0
-"""How long closing waits for the thread, which may be making a page."""
+"""Seconds that `close` waits for the thread, which may be making a page."""
 _PAUSE_S = 1.0
-"""After a connection could not be taken, because descriptors are short for example."""
+"""Seconds to wait after a connection could not be accepted, for example because descriptors ran out."""
 _TEXT, _PAGE = "text/plain; charset=utf-8", "text/plain; version=0.0.4; charset=utf-8"
 
 
 class ScrapePort:
-    """Answers `GET /metrics` in a thread of its own, until it is closed or the process ends.
+    """Answers `GET /metrics` in its own thread until it is closed or the process ends.
 
-    A process that is forked from this one does not have it.
+    A forked process does not inherit the port.
 
     Args:
-        host: where to listen; an address of IPv6 without brackets.
-        port: likewise.
+        host: address to listen on; IPv6 without brackets.
+        port: number of the port to listen on.
         page: makes the answer, in that thread.
 
     Raises:
-        OSError: nothing can listen there, because the port is taken for example.
+        OSError: it cannot listen, for example because the port is in use.
 
     Example:
         >>> ScrapePort("127.0.0.1", 9400, lambda: exposition(registry)).close()
@@ -58,13 +58,13 @@ class ScrapePort:
         self._page = page
         self._closed = threading.Event()
         self._exchanges: list[_Exchange] = []
-        """Oldest first."""
+        """Open connections, oldest first."""
         _OPEN.add(self)
         self._thread = threading.Thread(target=self._serve, name="sophon-metrics", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening, and end the thread."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread; to close it does not
@@ -72,7 +72,7 @@ class ScrapePort:
         self._socket.close()
 
     def forget(self) -> None:
-        """In a forked process: let go of what is the parent's, so that its port is free once that has ended."""
+        """In a forked process: close the parent's sockets, so that its port is free once the parent ends."""
         self._socket.close()
         for one in self._exchanges:
             one.connection.close()
@@ -90,7 +90,7 @@ class ScrapePort:
             self._hang_up(self._exchanges[0])
 
     def _ready(self) -> set[int]:
-        """Descriptors with something to do, once there are any; none once the oldest connection has had its time."""
+        """Wait for descriptors that can be read or written; empty if the oldest connection's time runs out first."""
         poll = select.poll()  # no epoll: that is a descriptor, which forked processes would share
         poll.register(self._socket, select.POLLIN)
         for one in self._exchanges:
@@ -99,7 +99,7 @@ class ScrapePort:
         return {descriptor for descriptor, _ in poll.poll(None if wait_s is None else max(0.0, 1000 * wait_s) + 1)}
 
     def _take(self) -> None:
-        """Take one connection: what it has said already is looked at before the next one is taken."""
+        """Accept one connection. Its request, if already there, is read before the next connection is accepted."""
         try:
             connection, _ = self._socket.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -124,7 +124,7 @@ class ScrapePort:
         return "\r\n".join([*lines, "", ""]).encode() + body
 
     def _answer_to(self, head: bytes) -> tuple[str, str, bytes]:
-        """Status, content type and body."""
+        """Return status, content type and body of the answer to a request."""
         words = head.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             return "400 Bad Request", _TEXT, b"the request must be one of HTTP/1\n"
@@ -139,13 +139,13 @@ class ScrapePort:
 
 
 def needs_prometheus(what: str) -> None:
-    """See that the package is there that writes the answers.
+    """Check that the package for Prometheus's format is installed.
 
     Args:
-        what: was asked for, and needs it.
+        what: the option that needs it, for the error message.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: the package is missing.
     """
     try:
         import prometheus_client  # noqa: F401
@@ -157,10 +157,10 @@ def needs_prometheus(what: str) -> None:
 
 
 def exposition(families: Callable[[], Iterable[Any]]) -> bytes:
-    """What Prometheus reads.
+    """Return metrics in Prometheus's text format.
 
     Args:
-        families: makes those of prometheus_client.
+        families: makes metric families of prometheus_client.
     """
     from prometheus_client import CollectorRegistry, generate_latest
 
@@ -170,7 +170,7 @@ def exposition(families: Callable[[], Iterable[Any]]) -> bytes:
 
 
 class _Collector:
-    """What a registry takes; it asks `describe` when a collector is registered, and would else collect."""
+    """A collector for a registry. Without `describe` the registry would collect on registration."""
 
     def __init__(self, families: Callable[[], Iterable[Any]]) -> None:
         self.collect = families
@@ -181,13 +181,13 @@ class _Collector:
 
 @dataclass(eq=False)
 class _Exchange:
-    """A request and its answer, as far as they have come.
+    """Progress of one request and its answer.
 
     Args:
-        connection: does not block.
-        end_s: when it is hung up on.
-        head: the request, which ends with an empty line.
-        left: of the answer; None before there is one.
+        connection: non-blocking.
+        end_s: time at which the port hangs up.
+        head: received part of the request, which ends with an empty line.
+        left: unsent part of the answer; None before it is made.
     """
 
     connection: socket.socket
@@ -196,10 +196,10 @@ class _Exchange:
     left: memoryview | None = None
 
     def advance(self, answer: Callable[[bytes], bytes]) -> bool:
-        """Read or write what can be now; False once nothing more is to come.
+        """Read or write as much as possible now; False once the exchange is finished.
 
         Args:
-            answer: makes it, of a whole head.
+            answer: makes the answer to a complete request.
         """
         try:
             if self.left is None:

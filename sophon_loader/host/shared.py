@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 _STRINGS_AT_ONCE = 1024
-"""Strings that are packed together, so that what is made of them on the way stays in the cache: twice as fast as
-packing all at once."""
+"""Strings packed at a time. Their intermediate copies then stay in the CPU cache, which is twice as fast as packing all
+at once."""
 _ALIGNED_NBYTES = 64
 
 
@@ -25,7 +25,7 @@ def _dtype(values: NDArray[Any]) -> torch.dtype:
 
 
 def shared_tensor(length: int, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor in new shared memory, its values not set; `share_memory_` would copy what nobody needs.
+    """Allocate a tensor in new shared memory, with undefined values; `share_memory_` would copy needlessly.
 
     Args:
         length: number of values.
@@ -36,7 +36,7 @@ def shared_tensor(length: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 class SharedArray:
-    """A numeric array in shared memory, which a process that gets this object maps too, under fork and spawn alike.
+    """A numeric array in shared memory. A process that receives this object maps the same memory, under fork and spawn.
 
     Args:
         values: any shape and numeric dtype; copied.
@@ -60,10 +60,10 @@ class SharedArray:
 
     @classmethod
     def together(cls, *values: NDArray[Any]) -> list[SharedArray]:
-        """Several arrays in one piece of memory: a descriptor for all of them, in each process.
+        """Put several arrays into one piece of shared memory, so that each process needs one descriptor for all.
 
         Args:
-            values: of each, as for one.
+            values: initial values of each array.
         """
         starts = np.cumsum([0, *(-(-one.nbytes // _ALIGNED_NBYTES) * _ALIGNED_NBYTES for one in values)])
         memory = shared_tensor(int(starts[-1]), torch.uint8).untyped_storage()
@@ -77,7 +77,7 @@ class SharedArray:
 
     @classmethod
     def zeros(cls, shape: tuple[int, ...], dtype: type[np.number[Any]]) -> SharedArray:
-        """Zeros, which take no memory before they are written to, or looked at.
+        """Make an array of zeros, which takes no memory until it is written or read.
 
         Args:
             shape: of the array.
@@ -98,11 +98,11 @@ class SharedArray:
 
     @classmethod
     def joined(cls, parts: Sequence[NDArray[Any]], as_type: type[np.integer[Any]]) -> SharedArray:
-        """One-dimensional arrays one behind the other, copied once.
+        """Concatenate one-dimensional arrays, with one copy.
 
         Args:
             parts: [n] each.
-            as_type: an integer type that their values fit.
+            as_type: an integer type that can hold their values.
         """
         shared = cls.__new__(cls)
         shared.__setstate__(shared_tensor(sum(map(len, parts)), torch.from_numpy(np.empty(0, as_type)).dtype))
@@ -121,11 +121,11 @@ class SharedArray:
 
 
 class SharedNotes:
-    """Places for bytes that one process writes while others read: what is half written is not read.
+    """Places for bytes that one process writes while others read. A reader never gets a half-written value.
 
     Args:
         count: number of places.
-        nbytes: size of each, 8 bytes for the head included.
+        nbytes: size of each, including 8 bytes for the head.
 
     Example:
         >>> notes = SharedNotes(count=1, nbytes=1024)
@@ -142,11 +142,11 @@ class SharedNotes:
         return len(self._places)
 
     def write(self, place: int, data: bytes) -> bool:
-        """Put bytes into a place; False if there is no room for them, and the place is left as it was.
+        """Write bytes to a place; False if they do not fit, and the place then keeps its value.
 
         Args:
             place: number of the place.
-            data: to be read again as they are.
+            data: bytes to store.
         """
         whole = self._HEAD.pack(len(data), crc32(data)) + data
         fits: bool = len(whole) <= self._places.array.shape[1]
@@ -155,7 +155,7 @@ class SharedNotes:
         return fits
 
     def read(self, place: int) -> bytes | None:
-        """What was written to a place last, b"" for nothing; None while it is being written."""
+        """Return the bytes last written to a place, b"" before any; None while it is being written."""
         row = self._places.array[place]
         size, checksum = self._HEAD.unpack(row[: self._HEAD.size].tobytes())
         data: bytes = row[self._HEAD.size :][:size].tobytes()
@@ -163,18 +163,18 @@ class SharedNotes:
 
 
 def _narrow(largest: int) -> type[np.int32] | type[np.int64]:
-    """The smaller of two types that numbers up to `largest` fit."""
+    """Return the smaller integer type that can hold numbers up to `largest`."""
     return np.int32 if largest <= np.iinfo(np.int32).max else np.int64
 
 
 class SharedStrings:
-    """Many strings in two arrays, instead of a list whose objects every worker would come to copy.
+    """Many strings in two shared arrays. Of a list of str objects, every worker would gradually make its own copy.
 
-    One array holds the strings as UTF-8, each with a NUL in front; the other where each NUL stands.
+    One array holds the strings as UTF-8, each with a NUL in front; the other holds the position of each NUL.
 
     Args:
         strings: none with a NUL character.
-        below: what each of them begins with, and is kept without.
+        below: common beginning, which is not stored.
 
     Raises:
         ValueError: one has a NUL character, or does not begin with `below`.
@@ -206,7 +206,7 @@ class SharedStrings:
         return len(self._starts) - 1
 
     def fingerprint(self) -> bytes:
-        """A hash of all strings in their order."""
+        """Return a hash of all strings in their order."""
         digest = sha256(self._starts.array.tobytes())
         digest.update(self._blob.array.tobytes())
         return digest.digest()
@@ -217,11 +217,11 @@ class SharedStrings:
 
 
 def _packed(strings: Sequence[str], below: str) -> NDArray[np.uint8]:
-    """The strings without `below`, each with a NUL in front, as UTF-8.
+    """Encode the strings without `below` as UTF-8, each with a NUL in front.
 
-    Every string has a NUL in front, so cutting `below` out behind each NUL must shorten the text by exactly the length
-    of `below` per string; one that does not begin with it shortens the text by less. (A NUL inside another string could
-    make up for that; the caller counts the NULs and refuses those.)
+    Cutting `below` after each NUL must shorten the text by the length of `below` per string. A string that does not
+    begin with it shortens the text by less. A NUL inside another string could make up for that, so the caller counts
+    the NULs.
 
     Raises:
         ValueError: one does not begin with `below`.

@@ -1,4 +1,4 @@
-"""What this host gives every process: its cores, a clock, its parent's end, what the kernel knows of a connection."""
+"""Access to what this host gives every process: cores, a clock, its parent's end, the kernel's data on a connection."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ from sophon_loader.host.cgroups import cgroup_quotas
 
 _TCP_INFO_NBYTES = 136
 _ACKNOWLEDGED_AT, _RECEIVED_AT = 120, 128
-"""Where in Linux's tcp_info the bytes stand that the other end has acknowledged, and those that have been received."""
+"""Offsets in Linux's tcp_info: bytes acknowledged by the other end, and bytes received."""
 
 
 def cores_available() -> float:
-    """Cores that this process may use: its CPU affinity, cut by the cgroup quotas above it (v1 and v2)."""
+    """Return the cores that this process may use: its CPU affinity, limited by cgroup quotas (v1 and v2)."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     return min([float(affinity), *cgroup_quotas()])
 
 
 def now_s() -> float:
-    """The clock of time-outs, one for all processes of this host."""
+    """Return the time of the clock for time-outs, which all processes of this host share, s."""
     return time.monotonic()
 
 
 def end_with_parent() -> None:
-    """Leave no orphan when the process that wanted this one is killed. Its death closes the pipe that `parent_process`
-    watches; the process that forked this one may be a forkserver, which lives as long as this one does."""
+    """End this process when the process that wanted it is killed, so that no orphan remains.
+
+    The parent's death closes the pipe that `parent_process` watches. The process that forked this one may be a
+    forkserver, which lives as long as this process, so it cannot be watched instead.
+    """
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_exit_after, args=(parent,), name="watch-parent", daemon=True).start()
@@ -42,12 +45,13 @@ def _exit_after(parent: BaseProcess) -> None:
 
 
 def received_nbytes(descriptor: int) -> int | None:
-    """Bytes that have come by a TCP connection since it was made; None where that cannot be told."""
+    """Return the bytes received by a TCP connection since it was made; None if the kernel does not report them."""
     return _tcp_info(descriptor, _RECEIVED_AT)
 
 
 def acknowledged_nbytes(descriptor: int) -> int | None:
-    """Bytes that the other end of a TCP connection has acknowledged; None where that cannot be told."""
+    """Return the bytes that the other end of a TCP connection has acknowledged; None if the kernel does not report
+    them."""
     return _tcp_info(descriptor, _ACKNOWLEDGED_AT)
 
 

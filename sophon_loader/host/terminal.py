@@ -1,4 +1,4 @@
-"""What standard output can show: its width, its characters, and tables that keep to both."""
+"""Text for standard output: limited to its width and characters, and tables that respect both."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 DEFAULT_COLUMNS = 80
-"""Where there is no terminal."""
+"""Width in columns without a terminal."""
 _LINES = "┏━┳┓┃┡╇┩│└─┴┘"
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
 def shown(text: str) -> str:
-    """A text as standard output can show it: what its encoding lacks, and control characters, become escapes."""
+    """Escape control characters, and characters that standard output cannot encode."""
     text = _CONTROL.sub(lambda found: repr(found.group())[1:-1], text)
     try:
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -30,11 +30,11 @@ def shown(text: str) -> str:
 
 
 def table(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """A table of two columns, within the terminal's width, in plain characters.
+    """Format a table of two columns, within the terminal's width, in plain characters.
 
     Args:
-        title: above it.
-        rows: what, and its value.
+        title: text above the table.
+        rows: (name, value) of each row.
     """
     lines = box.HEAVY_HEAD if shown(_LINES) == _LINES else box.ASCII
     made = Table(title=Text(shown(title)), box=lines)

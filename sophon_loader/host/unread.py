@@ -1,4 +1,4 @@
-"""Commands whose output goes into a pipe that nobody reads any more: `sophon-agent status | head -1`."""
+"""Commands whose output goes to a pipe that is no longer read, such as `sophon-agent status | head -1`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import ParamSpec
 
 UNREAD = 141
-"""Exit status of such a command: what a shell says of a program that SIGPIPE has ended."""
+"""Exit status of such a command: the one that a shell reports for a program killed by SIGPIPE."""
 _Arguments = ParamSpec("_Arguments")
 
 
@@ -42,7 +42,7 @@ def quiet_when_unread(main: Callable[_Arguments, int]) -> Callable[_Arguments, i
 
 
 def stdout_is_unread() -> bool:
-    """Whether standard output is a pipe, or a socket, whose other end is closed."""
+    """True if standard output is a pipe or a socket whose other end is closed."""
     try:
         look = select.poll()
         look.register(sys.stdout.fileno(), 0)

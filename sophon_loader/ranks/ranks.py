@@ -1,7 +1,7 @@
-"""What the ranks of a job tell each other about one loader.
+"""Exchange of small messages between the ranks of a job, about one loader.
 
-It goes through the store of their process group, and nobody takes part in a collective: ranks may iterate over loaders
-in unlike orders (rank 0 alone validates, say), and a collective would then never end.
+Messages go through the store of their process group. Collectives are not used: ranks may iterate over loaders in
+different orders (for example if only rank 0 validates), and a collective would then never end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sophon_loader.report.agents import AgentShare, summed_shares
 from sophon_loader.report.report import Report
 
 REPORTS_WAIT_S = 30.0
-"""How long `report(all_ranks=True)` waits for the other ranks."""
+"""Seconds that `report(all_ranks=True)` waits for the other ranks."""
 _LOOK_EVERY_S = 0.02
 _DROPPED = b"-"
 _Found = TypeVar("_Found")
@@ -35,12 +35,13 @@ class Ranks:
     """The ranks that iterate over the same loader as this process.
 
     Args:
-        about: the loader, in a few words; the n-th of these words at a rank is the n-th at the others.
+        about: describes the loader in a few words. If several loaders have the same description, the n-th one at a rank
+            belongs to the n-th one at the other ranks.
 
     Attributes:
-        rank: of this process.
-        others: all other ranks.
-        gone: whether their store is, since the rank that holds it has ended; it does not come back.
+        rank: number of this process.
+        others: numbers of all other ranks.
+        gone: True once the store has disappeared, because the rank that holds it has ended. It does not come back.
 
     Example:
         >>> ranks = Ranks("ImageFolder of 1281167")
@@ -56,12 +57,26 @@ class Ranks:
         self._about = f"sophon_loader {about} {_met[about]}"
 
     def put(self, what: str, data: bytes) -> None:
-        """Tell the others; what was there under the same name is replaced. A store that is gone is not told."""
+        """Publish a message to the other ranks, replacing this rank's earlier one of the same name.
+
+        Does nothing if the store is gone.
+
+        Args:
+            what: name of the message.
+            data: its content.
+        """
         with self._noticing():
             _store().set(self._name(self.rank, what), data)
 
     def take(self, rank: int, what: str) -> bytes | None:
-        """What a rank has told last; None if nothing, or if the store is gone. Does not wait."""
+        """Return the newest message that a rank has published; None without one, or if the store is gone.
+
+        Does not wait.
+
+        Args:
+            rank: number of the publisher.
+            what: name of the message.
+        """
         name = self._name(rank, what)
         with self._noticing():
             store = _store()
@@ -70,15 +85,19 @@ class Ranks:
         return None
 
     def drop(self, what: str) -> None:
-        """Tell it no longer; the name stays, since the store would have a rank wait for one that has just gone."""
+        """Withdraw this rank's message. Its name stays in the store, since a rank that reads it at this moment would
+        otherwise wait for it."""
         self.put(what, _DROPPED)
 
     def gather(self, look: Callable[[int], _Found | None], wait_s: float) -> dict[int, _Found]:
-        """What is found of each other rank, by rank; what has not been found in time is left out.
+        """Collect a result from each other rank; ranks without one in time are missing from the returned dict.
 
         Args:
-            look: called with a rank, again and again until it finds something.
-            wait_s: in seconds, for all together; nothing is waited for from a store that is gone.
+            look: returns a rank's result, or None to be called again later.
+            wait_s: seconds to wait for all ranks together; waiting ends early if the store is gone.
+
+        Returns:
+            The results by rank.
         """
         found: dict[int, _Found] = {}
         end_s = time.monotonic() + wait_s
@@ -103,10 +122,10 @@ class Ranks:
 
 
 class ToldReports:
-    """The reports that ranks tell each other: at each epoch's end, and whenever one asks for all.
+    """Reports that ranks exchange: at the end of each epoch, and when one of them asks for all.
 
     Args:
-        ranks: of the loader.
+        ranks: the ranks of the loader.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -114,21 +133,23 @@ class ToldReports:
         self._asked = 0
 
     def tell(self, iteration: int, report: Report, *, ended: bool = True) -> None:
-        """Tell the others this rank's report.
+        """Publish this rank's report to the others.
 
         Args:
             iteration: serial number of the iteration over the loader.
-            report: of it.
-            ended: whether that has delivered its last batch.
+            report: report on that iteration.
+            ended: True if the iteration has delivered its last batch.
         """
         told = {"iteration": iteration, "ended": ended, "asked": self._asked, "report": asdict(report)}
         self._ranks.put("report", msgpack.packb(told))
 
     def summed(self, iteration: int, report: Report, *, ended: bool) -> Report:
-        """The sum over the ranks; one that has told nothing in `REPORTS_WAIT_S` is left out, and a note says so.
+        """Return the sum of all ranks' reports.
+
+        A rank that publishes no report within `REPORTS_WAIT_S` is left out, and a note says so.
 
         Args:
-            iteration, report, ended: of this rank, as for `tell`.
+            iteration, report, ended: this rank's, as for `tell`.
         """
         self._asked += 1
         self.tell(iteration, report, ended=ended)
@@ -160,13 +181,13 @@ class ToldReports:
 
 
 def summed(reports: Sequence[Report]) -> Report:
-    """The report of several ranks together.
+    """Combine the reports of several ranks.
 
-    Counters are sums, and so are the rates that all ranks know, and the agents that ranks could use. Times are those of
-    the slowest rank; `limits`, `would_bring` and `weighed` are means over the ranks that have them.
+    Counters are added, as are the rates that all ranks know and the agents that ranks could use. Times are those of the
+    slowest rank. `limits`, `would_bring` and `weighed` are means over the ranks that have them.
 
     Args:
-        reports: this rank's first, from which policy, epoch and reason are.
+        reports: this rank's report first; policy, epoch and reason are taken from it.
     """
     own = reports[0]
     limits = _falling(_means(one.limits for one in reports))
@@ -202,14 +223,14 @@ def summed(reports: Sequence[Report]) -> Report:
 
 
 def _why_not(reports: Sequence[Report]) -> str:
-    """Why no rank offloaded anything, or why some of them did not; "" if all did."""
+    """Reasons why ranks did not offload, as one text; "" if all ranks offloaded."""
     idle = [one for one in reports if not one.offloading]
     reasons = "; ".join(dict.fromkeys(one.why_not for one in idle))
     return f"nothing on {len(idle)} of {len(reports)} ranks: {reasons}" if 0 < len(idle) < len(reports) else reasons
 
 
 def _summed_rates(rates: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Of each rate the sum, if all ranks know it; a share is a mean."""
+    """Sum of each rate that all ranks know; for a share, the mean."""
     of_all = [name for name in rates[0] if all(name in one for one in rates)]
     sums = {name: sum(one[name] for one in rates) for name in of_all}
     return {name: value / len(rates) if name.endswith("_share") else value for name, value in sums.items()}
@@ -221,7 +242,7 @@ def _sum_of_known(values: Iterable[float | None]) -> float | None:
 
 
 def _means(values: Iterable[dict[str, float]]) -> dict[str, float]:
-    """By name the mean over those that have it."""
+    """Mean of each name's value over the ranks that have it."""
     found: dict[str, list[float]] = {}
     for one in values:
         for name, value in one.items():
@@ -239,7 +260,7 @@ def _report(told: dict[str, Any]) -> Report:
 
 
 def needs_group() -> None:
-    """See that there are ranks to ask.
+    """Check that there are other ranks to ask.
 
     Raises:
         ConfigError: `torch.distributed` is not initialised.

@@ -1,8 +1,8 @@
-"""The seed of a run: given, or what DataLoader would draw; for all ranks, or for this one alone.
+"""The seed of a run: the given one, or the one that DataLoader would draw, for all ranks or for this rank alone.
 
-Where each index is dealt out to one rank, all ranks have rank 0's seed, so a sample is the same whichever rank has it.
-Under any other sampler each rank goes by itself, as in torch, and its number belongs to the seed: repeated augmentation
-gives the copies of a picture to several ranks, and they must differ.
+If each index is dealt to one rank, all ranks use rank 0's seed, so a sample is the same on any rank. Under any other
+sampler each rank has its own seed, as in torch, and its rank number belongs to the seed. Repeated augmentation, for
+example, gives copies of a picture to several ranks, and the copies must differ.
 """
 
 from __future__ import annotations
@@ -19,17 +19,21 @@ from sophon_loader.errors import ConfigError
 from sophon_loader.pipeline.randomness import Draw, op_seed
 
 RANK_0_WAIT_S = 300.0
-"""How long a rank waits for rank 0 to begin its first epoch, too; it may still list the files of a large dataset."""
+"""Seconds that a rank waits for rank 0 to begin its first epoch. Rank 0 may still be listing the files of a large
+dataset."""
 _RANK = -3
-"""In place of a sample's index, which no sample has, nor the orders and workers of a run."""
+"""Used in place of a sample's index. No sample has it, nor do the orders and workers of a run."""
 _WRAPPERS = 8
-"""Samplers within samplers that are looked at."""
+"""Maximum depth to which samplers are searched for inner samplers."""
 _asked: dict[str, int] = {}
 
 
 def dealt_out_once(*samplers: Any) -> bool:
-    """Whether each index of these goes to one rank: under torch's DistributedSampler, or one that says so by an
-    attribute `gives_each_index_to_one_rank`, be it wrapped by others or not."""
+    """True if the samplers give each index to one rank.
+
+    That holds for torch's DistributedSampler, and for samplers with a true attribute `gives_each_index_to_one_rank`,
+    also inside other samplers.
+    """
     return any(
         getattr(one, "gives_each_index_to_one_rank", isinstance(one, DistributedSampler)) is True
         for sampler in samplers
@@ -46,26 +50,37 @@ def _within(sampler: Any, depth: int) -> Iterator[Any]:
 
 
 def seed_of_rank(seed: int, rank: int) -> int:
-    """The seed of a rank that goes by itself; rank 0 has that of a process without ranks."""
+    """Return the seed of a rank that draws independently. Rank 0 has the seed of a process without ranks.
+
+    Args:
+        seed: base seed of the run.
+        rank: number of the rank.
+    """
     return with_rank(seed, rank) if rank else seed
 
 
 def with_rank(seed: int, rank: int) -> int:
-    """A seed that no other rank makes of this one."""
+    """Derive a seed that differs from rank to rank.
+
+    Args:
+        seed: base seed of the run.
+        rank: number of the rank.
+    """
     return op_seed(Draw(seed, rank, _RANK), 0)
 
 
 def drawn_seed(generator: torch.Generator | None, about: str) -> int:
-    """The base seed that DataLoader is about to draw at rank 0, without drawing it, at every rank.
+    """Return, at every rank, the base seed that DataLoader is about to draw at rank 0, without drawing it.
 
-    It goes through the store of the process group, so that no rank takes part in a collective.
+    It goes through the store of the process group, so that no rank needs a collective.
 
     Args:
         generator: of the loader.
-        about: the loader, in a few words; the n-th one of these words at a rank has the seed of rank 0's n-th.
+        about: describes the loader in a few words. The n-th call with this description gets the seed of rank 0's n-th
+            call.
 
     Raises:
-        ConfigError: rank 0 has not drawn it within `RANK_0_WAIT_S`.
+        ConfigError: rank 0 has not drawn a seed within `RANK_0_WAIT_S`.
     """
     seed = peeked_base_seed(generator)
     rank, ranks = rank_of_all()
@@ -89,19 +104,19 @@ def drawn_seed(generator: torch.Generator | None, about: str) -> int:
 
 
 def rank_of_all() -> tuple[int, int]:
-    """This process's rank, and how many there are."""
+    """Return this process's rank and the number of ranks."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
 
 
 def peeked_base_seed(generator: torch.Generator | None) -> int:
-    """The base seed that DataLoader is about to draw, without drawing it.
+    """Return the base seed that DataLoader is about to draw, without drawing it.
 
-    Under another default device torch draws its own there; ours is still the CPU's.
+    Under another default device torch draws its own seed there; ours is still the CPU's.
     """
     source = torch.default_generator if generator is None else generator
-    # By a copy: to set the generator itself back would repeat what another thread has drawn from it meanwhile.
+    # A copy is drawn from: resetting the generator itself would repeat numbers that another thread has drawn meanwhile.
     copied = torch.Generator(source.device)
     copied.set_state(source.get_state())
     return int(torch.empty((), dtype=torch.int64, device=source.device).random_(generator=copied).item())
