@@ -1,1 +1,1 @@
-"""Whole files that are kept on this host: in which segments, which ones, and whether they still are the agent's."""
+"""A cache of whole files on this host: which files it holds, in which segments, and whether they are still current."""

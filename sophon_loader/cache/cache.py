@@ -1,15 +1,15 @@
-"""Whole files that are kept on this host: which ones, in which segment, and within what room and time.
+"""A cache of whole files on this host: which files it holds, in which segment, and its limits on space and time.
 
-**Which ones.** A file is kept if the hash of its key is below a share: the room, by the bytes of the whole set. Nothing
-is deleted to make place. So all processes of a host agree without talking, and a share of the set is found in every
-epoch but the first, in whatever order it is read. A cache that lets go of what was used least recently finds far less
-in shuffled epochs: 0.15 instead of 0.50 with room for half of the set.
+**Which files.** A file is cached if the hash of its key is below a share: the cache's size divided by the size of the
+data set. Nothing is evicted. So all processes of a host agree without communication, and that share of the set is found
+in every epoch but the first, in any order. A cache that evicts the least recently used file finds far less in shuffled
+epochs: 0.15 instead of 0.50 with room for half of the set.
 
-**What agents have sent** is not found any more once one of them was found to have other files, whichever loader has
-found that; what this host has read itself stays (`withdrawals.py`).
+**Copies from agents** are no longer found once any loader has seen one of the agents serve other files. Copies that
+this host has read itself stay (`withdrawals.py`).
 
-**What does no harm.** Whatever is wrong with the disk, a file is read where it came from. Writing may take 3 % of a
-process's time; a disk that is slower than that keeps fewer files.
+**Failures are harmless.** If the disk fails, a file is read from its source. Writing may take 3 % of a process's time;
+on a disk slower than that, fewer files are cached.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from sophon_loader.logs import log_line
 log = logging.getLogger(__name__)
 
 MAX_FILE_NBYTES = 1 << 30
-"""Larger files are not kept: they cannot be read at once."""
+"""Size limit of a file, bytes. Larger files are not cached, because they cannot be read at once."""
 _ROOM = 0.97
-"""Share of the room that is given out: tables take some of it, and the mean size of files is an estimate."""
+"""Share of the space that files may take. Tables need some of it, and the mean file size is an estimate."""
 _TIME_SHARE, _MOST_S = 0.03, 0.5
-"""Of a process's time that writing may take, and how much of it may be saved up, s."""
+"""Share of a process's time for writing, and the maximum time that may be saved up, s."""
 _PAUSE_S = 30.0
-"""Nothing is written for so long after the disk has refused, or lacked room."""
+"""Seconds without writing after the disk has refused a write or was full."""
 
 
 class Cache:
-    """Files that are kept on this host. Each process, also a forked one, opens the segments for itself.
+    """Files cached on this host. Each process, also a forked one, opens the segments for itself.
 
     Args:
-        folder: the user's; the cache is a folder of this user's in it.
-        nbytes: that it may take, shared by all that use the folder.
-        set_nbytes: bytes of all files, as well as they are known; 0 for unknown: what there is room for is kept then.
-        content: what agents say of the content of an export whose files are not mounted here; "" where they are.
+        folder: the user's folder; the cache is a folder of this user's inside it.
+        nbytes: size limit, shared by all users of the folder.
+        set_nbytes: estimated bytes of all files; 0 if unknown, and then as much is cached as there is room for.
+        content: identity of the export's content as agents report it, if its files are not mounted here; otherwise "".
 
     Attributes:
-        share: of all keys, that is to be kept; 0 while it is not used.
-        why_not: why it is not used; "" while it is.
-        reads: those of all processes of the loader; say whether the cache is left alone from now on.
-        told: whether the user knows that it is.
+        share: share of all keys to be cached; 0 while the cache is not used.
+        why_not: reason why the cache is not used; "" while it is.
+        reads: reads in progress, of all processes of the loader; knows if the cache is left alone from now on.
+        told: True once the user was warned that the cache is left alone.
 
     Example:
         >>> cache = Cache("/nvme/sophon", 200 * 10**9, set_nbytes=140 * 10**9)
@@ -69,24 +69,23 @@ class Cache:
         self._paused_until_s = 0.0
         self._opened: tuple[int, dict[int, Segment | None]] = 0, {}
         self._withdrawals: Withdrawals | None = None
-        """Of the process that has opened the segments."""
+        """Count of withdrawals, opened by the process that opened the segments."""
         self.reads, self.told = Reads(), False
         self.why_not, self._withdrawn = make_private(self.folder)
-        """The second: how often what agents have sent was withdrawn until now, and so before the agents of this loader
-        were asked for anything."""
+        """`_withdrawn`: number of withdrawals before this loader asked its agents for anything."""
         self.share = 0.0 if self.why_not else min(1.0, nbytes * _ROOM / max(1, set_nbytes))
 
     def has(self, key: str) -> bool:
-        """Whether a version of a file is kept, whichever."""
+        """True if any version of a file is cached."""
         return self.version(key) is not None
 
     def version(self, key: str) -> FileVersion | None:
-        """In which version a file is kept; None if it is not."""
+        """Return the cached version of a file; None if the file is not cached."""
         entry = self._looked_up(key, None)[0]
         return None if entry is None else entry.version
 
     def admits(self, key: str) -> bool:
-        """Whether a file is one of those to keep, and there is time to write it."""
+        """True if a file belongs to the cached share, and there is time left for writing it."""
         if _place(_digest(key)) >= self.share or self.reads.left_alone:
             return False
         now_s = time.monotonic()
@@ -95,11 +94,16 @@ class Cache:
         return self._saved_s > 0 and now_s >= self._paused_until_s
 
     def get(self, key: str, version: FileVersion) -> bytes | None:
-        """A file; None if it is not kept in this version, or not as it was written."""
+        """Return a file's bytes; None if this version is not cached, or the copy is damaged.
+
+        Args:
+            key: of the file.
+            version: the current version of the file.
+        """
         return self._looked_up(key, version)[1]
 
     def _looked_up(self, key: str, version: FileVersion | None) -> tuple[SegmentEntry | None, bytes | None]:
-        """What is kept of a file, and its bytes if that is a certain version of it."""
+        """Return a file's entry, and its bytes if the entry has this version."""
         digest, data = _digest(key), None
         began_s = self.reads.begin()
         try:
@@ -114,15 +118,15 @@ class Cache:
         return entry, data
 
     def put(self, key: str, version: FileVersion, data: Payload, young_s: float = 0.0, *, sent: bool = False) -> bool:
-        """Keep a file, if it is to be kept and that can be done; whether it is.
+        """Cache a file if it belongs to the cached share and can be written; True if it was cached.
 
         Args:
-            key: the file's.
-            version: both before it was read and after.
+            key: of the file.
+            version: of the file, the same before and after it was read.
             data: its bytes.
-            young_s: it is not kept if it was changed within so many seconds.
-            sent: whether it is from an agent. It is not kept if such files were withdrawn since this loader was made:
-                its agents may be those that were found out.
+            young_s: a file that was changed within this many seconds is not cached.
+            sent: True if an agent has sent the file. It is not cached if copies from agents were withdrawn since this
+                loader was made: its agents may be the ones that served other files.
         """
         nbytes = len(data)
         now_s = time.time()
@@ -144,7 +148,8 @@ class Cache:
         return kept
 
     def withdraw_sent(self) -> bool:
-        """What agents have sent until now is not found any more, by any loader; whether that could be written down."""
+        """Withdraw all copies that agents have sent so far, for all loaders; False if that could not be recorded on
+        disk."""
         if self.why_not or self.reads.exchanged:
             return True
         if self.reads.stuck:
@@ -154,7 +159,7 @@ class Cache:
             if self._withdrawals is None:
                 self._withdrawals = Withdrawals(self.folder)
             self._withdrawals.add()
-        except FileNotFoundError:  # somebody has removed the cache
+        except FileNotFoundError:  # the cache was removed
             return True
         except OSError as error:
             log.warning(log_line("cache not withdrawn", folder=self.folder, reason=str(error)))
@@ -171,7 +176,7 @@ class Cache:
         return {**self.__dict__, "_opened": (0, {}), "_withdrawals": None}
 
     def _count(self) -> int:
-        """How often what agents have sent was withdrawn."""
+        """Return the number of withdrawals."""
         assert self._withdrawals is not None, "it is opened before the segments"
         return self._withdrawals.count
 
@@ -181,7 +186,7 @@ class Cache:
                 one.close()
 
     def _of_this_process(self) -> dict[int, Segment | None]:
-        """The segments that this process has opened."""
+        """Return the segments that this process has opened, by number."""
         if self._opened[0] != os.getpid():  # forked since: what it has inherited is closed with its parent's lock kept
             self._close_inherited()
             self._opened, self._withdrawals = (os.getpid(), {}), None
@@ -189,7 +194,7 @@ class Cache:
         return self._opened[1]
 
     def _segment(self, digest: bytes) -> Segment | None:
-        """Where a key belongs; None if that cannot be opened."""
+        """Return the segment that a key belongs to; None if it cannot be opened."""
         if self.why_not or self.reads.left_alone:
             return None
         segments, number = self._of_this_process(), digest[8] % SEGMENTS
@@ -213,11 +218,13 @@ class Cache:
 
 
 def make_private(folder: str) -> tuple[str, int]:
-    """Make a folder that only this user can reach; why there is none, or "", and how often what agents have sent was
-    withdrawn from the cache in it.
+    """Make a folder that only this user can access.
 
     Args:
-        folder: its path; the folder above it is made too, but none above that, which may be a disk that is not mounted.
+        folder: its path. The folder above is made too, but none above that, which may be a disk that is not mounted.
+
+    Returns:
+        The reason why the folder cannot be used, or "", and the number of withdrawals from the cache in it.
     """
     above = os.path.dirname(folder)
     try:
@@ -236,7 +243,12 @@ def make_private(folder: str) -> tuple[str, int]:
 
 
 def drawn(key: str, epoch: int) -> float:
-    """A number in [0, 1) by which a key is taken in one epoch or another, the same in all processes of all ranks."""
+    """Return a number in [0, 1) that decides if a key is taken in an epoch. It is equal in all processes of all ranks.
+
+    Args:
+        key: of the file.
+        epoch: number of the epoch.
+    """
     return xxh3_64_intdigest(os.fsencode(key), 1 + epoch) / 2**64
 
 
@@ -245,10 +257,10 @@ def _digest(key: str) -> bytes:
 
 
 def _place(digest: bytes) -> float:
-    """Where a key lies between 0 and 1; its segment and its place in there are of the digest's other half."""
+    """Return a key's position in [0, 1). Its segment and its slot come from the digest's other half."""
     return int.from_bytes(digest[:8], "little") / 2**64
 
 
 def version_of(status: os.stat_result) -> FileVersion:
-    """What tells a file from the one that takes its place."""
+    """Return the version that identifies a file's content, from its status."""
     return FileVersion(status.st_size, status.st_mtime_ns, status.st_ctime_ns)

@@ -1,4 +1,4 @@
-"""`sophon-cache`: what a cache on this host holds, whether it is as it was written, and how to be rid of it."""
+"""`sophon-cache`: lists what a cache on this host holds, verifies it, or removes it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _segments(folder: str) -> Iterator[tuple[Segment, Iterator[SegmentEntry]]]:
-    """Segments, and what of each is still found."""
+    """Yield each segment with its entries that are still valid."""
     withdrawals = Withdrawals(folder, for_reading=True)
     withdrawn = withdrawals.count
     withdrawals.close()
@@ -81,7 +81,7 @@ def _verify(folder: str) -> int:
 
 
 def _clear(given: str) -> int:
-    """Remove this user's caches of all formats, and nothing else that may lie there."""
+    """Remove this user's caches of all formats, and leave any other file."""
     above, name = os.path.split(own_folder(given))
     found = glob(os.path.join(escape(above), f"sophon-cache-*-{name.rsplit('-', 1)[1]}"))
     freed = 0

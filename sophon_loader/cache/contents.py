@@ -1,8 +1,8 @@
-"""Whether agents serve the content that the cache on this host has copies of, where no file is mounted.
+"""Checks that agents serve the content that the cache has copies of, if no file is mounted here.
 
-An archive or a listing does not change while an agent serves it, and `Sizes.root` tells it from all others. So each
-connection with an agent is asked for that once, and again when it was lost and came back: behind it may be an agent
-that was started anew, with other files. What crosses within one connection is of one agent, and so of one content.
+An archive or a listing does not change while an agent serves it, and `Sizes.root` identifies it. So each connection to
+an agent is asked for it once, and again after it was lost and renewed: the new connection may lead to a restarted agent
+with other files. All messages of one connection come from one agent, and so from one content.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from sophon_loader.host.system import now_s
 from sophon_loader.wire.messages import AskSizes, Sizes
 
 Connections = tuple[tuple[int, int], ...]
-"""Per agent that is asked for samples, its number and which of its connections that is, by `Link.reconnects`."""
+"""For each agent that is asked for samples: its number, and the count of its connections (`Link.reconnects`)."""
 
 _TRIES = 3
-"""How often an agent is asked whose connection is lost meanwhile."""
+"""Number of questions to an agent whose connection is lost before it answers."""
 _WAIT_S = 0.1
-"""How long to wait for a message before looking at the connection again."""
+"""Seconds to wait for a message before the connection is checked again."""
 
 
 class Contents:
     """The content that agents serve to one process.
 
     Args:
-        expected: what they must say of it, as `Sizes.root` has it.
+        expected: the content that they must report, in the form of `Sizes.root`.
 
     Attributes:
         session: leads to the agents; None without one.
@@ -45,9 +45,9 @@ class Contents:
     def __init__(self, expected: str) -> None:
         self._expected = expected
         self._told: dict[int, int] = {}
-        """Per agent that has told it, in which connection."""
+        """For each agent that has reported its content: the connection that it used."""
         self._silent: dict[int, int] = {}
-        """Per agent that has not told it, though it was asked, in which connection."""
+        """For each agent that was asked and did not report its content: the connection that it was asked by."""
         self._session: Session | Fleet | None = None
 
     @property
@@ -64,8 +64,9 @@ class Contents:
         return {**self.__dict__, "_session": None}
 
     def looked(self) -> Connections | None:
-        """By which connections the expected content is served now; None where that is not known of all agents. Waits
-        for those that have not told it yet.
+        """Return the connections that serve the expected content now; None unless that is known of all agents.
+
+        Waits for agents that have not reported their content yet.
 
         Raises:
             ConfigError: an agent serves other content.
@@ -85,8 +86,11 @@ class Contents:
         return tuple(found) or None
 
     def same(self, before: Connections | None) -> bool:
-        """Whether what was asked for after `before` was looked at, and has come from the agent that has answered last,
-        is of the expected content."""
+        """True if the newest reply is of the expected content.
+
+        Args:
+            before: result of `looked` from before the sample was requested.
+        """
         session = self._session
         if session is None or before is None:
             return False
@@ -94,7 +98,16 @@ class Contents:
         return (number, session.answered.connection.current()) in before
 
     def _ask(self, number: int, lane: Session) -> int:
-        """The connection in which an agent has told the expected content; -1 if it has told nothing."""
+        """Ask an agent for its content. Returns the connection on which it reported the expected one; -1 if it reported
+        nothing.
+
+        Args:
+            number: of the agent.
+            lane: leads to the agent.
+
+        Raises:
+            ConfigError: it serves other content.
+        """
         for _ in range(_TRIES):
             root, current = _root(lane)
             if root and current == lane.connection.current():
@@ -116,8 +129,11 @@ class Contents:
 
 
 def _root(lane: Session) -> tuple[str, int]:
-    """What an agent says of the content of its export, and in which connection (`Link.current`); "" if it is silent for
-    `dead_after_s`, or the connection was lost meanwhile. What else comes is kept.
+    """Ask an agent for the content of its export; other messages that arrive meanwhile are not lost.
+
+    Returns:
+        The content, and the connection (`Link.current`) that was asked. The content is "" if the agent is silent for
+            `dead_after_s`, or the connection was lost meanwhile.
     """
     options, again_s = lane.terms.options, now_s()
     end_s = again_s + options.dead_after_s

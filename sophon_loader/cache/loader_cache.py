@@ -1,4 +1,4 @@
-"""The cache of a loader: whether its dataset can have one, and how large a share of it is kept."""
+"""Makes the cache of a loader: decides if its dataset can be cached, and which share of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sophon_loader.errors import AgentError, ConfigError, warn_user
 from sophon_loader.wire.messages import Sizes
 
 _LOOKED_AT = 256
-"""Files whose sizes stand for those of all: every rank and job looks at the same, and so keeps the same files."""
+"""Number of files whose sizes are sampled. Every rank and job samples the same ones, and so caches the same files."""
 _STUCK = (
     f"a read in {{folder}} has taken more than {STUCK_S:g} s, so from now on files are read where they come from, and "
     "not in the cache; a sample that still waits for that disk is had when it answers: if it does not, end the job, "
@@ -30,23 +30,24 @@ _EXCHANGED = (
     "into which no other user may write"
 )
 _UNCHANGING = re.compile(r"[a-z0-9]+://.+ \(index [0-9a-f]{32}\)", re.DOTALL)
-"""What an agent says of archives and of a far store's listing: where they lie, and the digest of their index."""
+"""Form in which an agent reports the content of archives and of a far store's listing: place and digest of the
+index."""
 
 
 def cache_of(data: Offloadable, options: OffloadOptions) -> Cache | None:
-    """The cache that a user has asked for; None for none.
+    """Make the cache that a user has asked for; None if not asked for.
 
     Args:
         data: the dataset.
         options: of the loader.
 
     Raises:
-        ConfigError: files are neither mounted here nor in archives or a far store, so that nobody could tell when a
-            copy is out of date.
-        AgentError: no agent tells what it serves.
+        ConfigError: files are neither mounted here nor in archives or a far store, so outdated copies would go
+            unnoticed.
+        AgentError: no agent reports what it serves.
 
     Warns:
-        OffloadWarning: there can be no cache where the user wants it; the loader does without.
+        OffloadWarning: the folder cannot be used; the loader runs without a cache.
     """
     if options.cache is None or options.cache_gb is None:
         return None
@@ -67,10 +68,10 @@ def cache_of(data: Offloadable, options: OffloadOptions) -> Cache | None:
 
 
 def see_reads(cache: Cache) -> None:
-    """See whether a read of the cache hangs, or its folder is another one.
+    """Warn if a read of the cache hangs, or if its folder was replaced.
 
     Warns:
-        OffloadWarning: the cache is left alone from now on; said once for each loader.
+        OffloadWarning: the cache is left alone from now on; once per loader.
     """
     if cache.told:
         return
@@ -83,11 +84,11 @@ def see_reads(cache: Cache) -> None:
 
 
 def note_on(cache: Cache | None, policy: Policy | PricingPolicy) -> tuple[str, ...]:
-    """What a report says of a policy that plans as if there was no cache.
+    """Return the notes for a report on a cache that is left alone, or that the policy does not plan with.
 
     Args:
         cache: of the loader; None for none.
-        policy: of the loader; no-off, which offloads nothing, has no need to know.
+        policy: of the loader; no-off offloads nothing, and needs no note.
     """
     if cache is not None and cache.reads.left_alone:
         return ((_STUCK if cache.reads.stuck else _EXCHANGED).format(folder=cache.folder),)
@@ -100,15 +101,15 @@ def note_on(cache: Cache | None, policy: Policy | PricingPolicy) -> tuple[str, .
 
 
 def content_of(source: Source, options: OffloadOptions) -> str:
-    """What agents say of the content of an export that does not change while they serve it.
+    """Ask agents for the content of an export that does not change while they serve it.
 
     Args:
-        source: of which no file is mounted here.
+        source: a source without mounted files.
         options: the time-outs.
 
     Raises:
-        ConfigError: it may change, or the agents are not known by now.
-        AgentError: none of them answers.
+        ConfigError: the content may change, or the agents are not known yet.
+        AgentError: no agent answers.
     """
     if source.roster is not None or source.address is None:
         raise ConfigError(
@@ -130,10 +131,10 @@ def _refused(where: str) -> ConfigError:
 
 
 def _asked(source: Source, keys: list[str], options: OffloadOptions) -> Sizes:
-    """What the first of a source's agents that answers says of some files.
+    """Ask a source's agents about files, one after the other, until one answers.
 
     Raises:
-        AgentError: none does.
+        AgentError: none answers.
     """
     *others, last = source.replicas or [address for address in [source.address] if address is not None]
     for address in others:
@@ -151,7 +152,7 @@ def _asked_one(address: Address, keys: list[str], options: OffloadOptions) -> Si
 
 
 def _nbytes(data: Offloadable, options: OffloadOptions) -> int:
-    """Bytes of all files, by the sizes of some, which are spread over the whole."""
+    """Estimate the bytes of all files from a sample that is spread over the whole set."""
     locations, count = Locations(data, None), len(data)
     looked_at, sizes = min(_LOOKED_AT, count), []
     far: dict[int, list[str]] = {}

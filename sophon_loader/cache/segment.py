@@ -1,22 +1,22 @@
-"""One segment of a cache: a file of data that only grows, and a table that says where in it a file's copy lies.
+"""One segment of a cache: a data file that only grows, and a table with the position of each file's copy in it.
 
-**Nothing that is read is trusted.** A slot of the table has a checksum, and so has what it points to, seeded with its
-key. So whatever is torn, flipped, cut off or put in another's place is not found, and the file is read where it came
-from. Hence nothing needs to be brought to the disk in order, and a process may die anywhere.
+**Nothing that is read is trusted.** A slot of the table has a checksum, and so has the copy that it points to, seeded
+with its key. A copy that is torn, flipped, truncated or misplaced is therefore not found, and the file is read from its
+source. So nothing needs to reach the disk in order, and a process may die at any point.
 
-A slot's checksum is seeded, too: with `OWN` where this host has read the file, else with how often files that agents
-have sent were withdrawn by then (`Withdrawals`). A look-up names the count of now: a slot with an earlier one is not
+A slot's checksum is seeded, too: with `OWN` if this host has read the file. If an agent has sent it, the seed is the
+number of withdrawals (`Withdrawals`) by then. A look-up names the current number, so a slot with an earlier one is not
 found.
 
-**Writing.** One process at a time has the segment's lock, and only while it writes one copy. It first notes the new
-end, then writes the data, then the slot: what dies in between loses the place, and no slot points to what is
-overwritten. If the noted end cannot be read, the segment is filled from its beginning: slots then point to other data,
-and find nothing.
+**Writing.** One process at a time holds the segment's lock, only while it writes one copy. It first records the new
+end, then writes the data, then the slot. If it dies in between, the space is lost, and no slot points to data that is
+overwritten. If the recorded end cannot be read, the segment is filled from its beginning again; old slots then point to
+other data, and fail their checksum.
 
-**Reading** is by `pread`, not by a mapping: a file that somebody cuts off would kill the process that has it mapped.
+**Reading** uses `pread`, not a mapping: truncating a file would kill a process that has it mapped.
 
-    N.data   4 096 bytes: magic, end, checksum of both; then copies, one behind the other, in space that is allocated
-    N.table  levels of buckets of 64 slots of 64 bytes; a full bucket goes on in the next level, eight times as large.
+    N.data   4 096 bytes: magic, end, checksum of both; then the copies one after another, in preallocated space
+    N.table  levels of buckets of 64 slots of 64 bytes; a full bucket overflows to the next level, eight times as large.
              It is sparse: only buckets in use take space.
 """
 
@@ -36,32 +36,32 @@ from sophon_loader.encodings.encoding import Payload
 from sophon_loader.host.private import NotPrivate, open_private_file, open_private_folder
 
 FORMAT = 1
-"""Of the folder."""
+"""Version of the folder's format."""
 SEGMENTS = 8
-"""Segments of a cache."""
+"""Number of segments of a cache."""
 _MAGIC = b"sophon.1"
 _END = struct.Struct("<8sQQ")
 FIRST = 4096
-"""Where the first copy lies."""
+"""Offset of the first copy."""
 _SLOT = struct.Struct("<16sQQqqQQ")
 _SLOTS = 64
 _BUCKET_NBYTES = _SLOTS * _SLOT.size
 _LEVELS = [64 * 8**level for level in range(5)]
-"""Buckets of each; together some 19 million slots."""
+"""Number of buckets of each level; together about 19 million slots."""
 _STARTS = [_BUCKET_NBYTES * sum(_LEVELS[:level]) for level in range(len(_LEVELS))]
 _EMPTY = bytes(16)
 OWN = (1 << 64) - 1
-"""The seal of a copy that this host has read itself."""
+"""Seal of a copy that this host has read itself."""
 STEP_NBYTES = 64 << 20
-"""Space is allocated in such steps, or in eighths of a smaller segment."""
+"""Bytes of one allocation of disk space; smaller segments allocate an eighth of their size."""
 _TRIES, _TRY_S = 10, 0.0002
-"""How often the lock is tried again, and how long after, s: writing a file takes some 100 us."""
+"""Number of further attempts to take the lock, and the pause between them, s. Writing a file takes about 100 us."""
 KEEP_SHARE, KEEP_NBYTES = 0.05, 10 * 10**9
-"""What stays free of the disk: the lesser of the two."""
+"""Share of the disk, and bytes, to leave free; the smaller one applies."""
 
 
 class FileVersion(NamedTuple):
-    """What tells a file from the one that takes its place under the same name."""
+    """Identity of a file's version: a file that replaces another under the same name has a different one."""
 
     nbytes: int
     modified_ns: int
@@ -69,7 +69,7 @@ class FileVersion(NamedTuple):
 
 
 class SegmentEntry(NamedTuple):
-    """A slot: the digest of a key, and what is kept under it."""
+    """Content of a slot: digest of the key, position of the copy, version of the file, checksum of the copy."""
 
     digest: bytes
     offset: int
@@ -78,16 +78,16 @@ class SegmentEntry(NamedTuple):
 
 
 class Segment:
-    """One of the segments of a cache, opened by one process; a forked one must open its own, because of the lock.
+    """One segment of a cache, opened by one process. A forked process must open it again, because of the lock.
 
     Args:
-        folder: that it lies in.
+        folder: folder of the cache.
         number: of the segment.
-        for_reading: it is neither made nor written to.
+        for_reading: True to neither create nor write the files.
 
     Raises:
-        NotPrivate: folder or file belong to another user, or others may reach them.
-        OSError: it is not there and cannot be made.
+        NotPrivate: folder or file belong to another user, or others can access them.
+        OSError: the files do not exist and cannot be created.
 
     Example:
         >>> segment = Segment("/nvme/sophon/sophon-cache-1", 0)
@@ -98,7 +98,7 @@ class Segment:
     """
 
     _data = _table = -1
-    """What `__del__` finds where `__init__` has raised."""
+    """Values for `__del__` if `__init__` has raised."""
 
     def __init__(self, folder: str, number: int, *, for_reading: bool = False) -> None:
         names = [f"{number}.{what}" for what in ("data", "table")]
@@ -117,7 +117,7 @@ class Segment:
             os.close(within)
 
     def close(self) -> None:
-        """Close its files; they are closed, too, when nobody refers to the segment."""
+        """Close the files. They are also closed when the segment is garbage-collected."""
         opened, self._data, self._table = (self._data, self._table), -1, -1
         for descriptor in opened:
             if descriptor >= 0:
@@ -126,11 +126,11 @@ class Segment:
     __del__ = close
 
     def find(self, digest: bytes, withdrawn: int = 0) -> SegmentEntry | None:
-        """What is kept under the digest of a key, if anything is.
+        """Return the entry of a key's digest; None if there is none.
 
         Args:
             digest: of the key.
-            withdrawn: how often what agents have sent was withdrawn; what they had sent before is not found.
+            withdrawn: current number of withdrawals; copies that agents sent before the last one are not found.
 
         Raises:
             OSError: the disk cannot be read.
@@ -139,7 +139,7 @@ class Segment:
         return None if found is None else _entry(found, withdrawn)
 
     def data(self, entry: SegmentEntry) -> bytes | None:
-        """The copy that a slot points to; None if it is not what was written.
+        """Return the copy that an entry points to; None if its checksum differs.
 
         Raises:
             OSError: the disk cannot be read.
@@ -149,17 +149,17 @@ class Segment:
         return data if len(data) == nbytes and _check(entry.digest, data) == entry.check else None
 
     def put(self, digest: bytes, version: FileVersion, data: Payload, limit_nbytes: int, seal: int = OWN) -> bool:
-        """Keep a copy; whether that was possible. What was kept under the digest before is not found any more.
+        """Store a copy; True if it was stored. An earlier copy under the digest is no longer found.
 
         Args:
             digest: of its key, 16 bytes.
             version: of the file.
-            data: the file.
-            limit_nbytes: of the segment.
-            seal: `OWN`, or if an agent has sent it, how often such files were withdrawn when it was asked for.
+            data: bytes of the file.
+            limit_nbytes: size limit of the segment.
+            seal: `OWN`; or, if an agent has sent the file, the number of withdrawals when it was requested.
 
         Raises:
-            BlockingIOError: other processes write to the segment, for longer than they usually take.
+            BlockingIOError: other processes hold the lock for longer than usual.
             OSError: the disk is full, or cannot be written.
         """
         if not self.writable:
@@ -169,8 +169,8 @@ class Segment:
             place, found = self._place(digest)
             check = _check(digest, data)
             if place is not None and found is not None and (there := self._same(found, len(data), check)) is not None:
-                # Another process was quicker, somebody has given all files another owner or one more name, or it was
-                # withdrawn and comes from an agent that was mended.
+                # Another process was quicker, a new owner or hard link changed the file's times, or the copy was
+                # withdrawn and now comes from an agent with the right files.
                 _write(self._table, _slot(there._replace(version=version), seal), place)
                 return True
             end = self._end()
@@ -184,17 +184,17 @@ class Segment:
             fcntl.flock(self._data, fcntl.LOCK_UN)
 
     def entries(self, withdrawn: int = 0) -> Iterator[SegmentEntry]:
-        """All slots that can be read.
+        """Yield all entries that can be read.
 
         Args:
-            withdrawn: as of `find`.
+            withdrawn: as for `find`.
 
         Raises:
             OSError: the disk cannot be read.
         """
         size, at = os.fstat(self._table).st_size, 0
         while at < size:
-            with contextlib.suppress(OSError, AttributeError):  # not every file system tells of holes
+            with contextlib.suppress(OSError, AttributeError):  # not every file system reports holes
                 at = os.lseek(self._table, at, os.SEEK_DATA) // _BUCKET_NBYTES * _BUCKET_NBYTES
             bucket = os.pread(self._table, _BUCKET_NBYTES, at)
             for start in range(0, len(bucket), _SLOT.size):
@@ -205,11 +205,17 @@ class Segment:
 
     @property
     def nbytes(self) -> int:
-        """Space that it takes on the disk."""
+        """Disk space that the files take, bytes."""
         return sum(os.fstat(one).st_blocks * 512 for one in (self._data, self._table))
 
     def _same(self, slot: bytes, nbytes: int, check: int) -> SegmentEntry | None:
-        """What a slot points to, whatever its seal, if that is there and is what is to be written."""
+        """Return the entry of a slot, with any seal, if its copy is intact and equals the data to be written.
+
+        Args:
+            slot: bytes of the slot.
+            nbytes: size of the data to be written.
+            check: checksum of that data.
+        """
         there = _unpacked(slot)
         fits = there.version.nbytes == nbytes and there.offset + nbytes <= os.fstat(self._data).st_size
         return there if fits and there.check == check and self.data(there) is not None else None
@@ -226,7 +232,8 @@ class Segment:
                 return
 
     def _place(self, digest: bytes) -> tuple[int | None, bytes | None]:
-        """Where in the table the slot of a digest is or may be written, and the slot itself if it is there."""
+        """Find a digest in the table: (position at which its slot is or may be written, bytes of the slot if it
+        exists)."""
         number = int.from_bytes(digest[8:], "little") >> 8
         for start, buckets in zip(_STARTS, _LEVELS, strict=True):
             at = start + number % buckets * _BUCKET_NBYTES
@@ -240,7 +247,7 @@ class Segment:
         return None, None
 
     def _end(self) -> int:
-        """Where the next copy goes."""
+        """Return the offset of the next copy."""
         header = os.pread(self._data, _END.size, 0)
         if len(header) == _END.size:
             magic, end, check = _END.unpack(header)
@@ -253,10 +260,10 @@ class Segment:
         _write(self._data, head + xxh3_64_intdigest(head).to_bytes(8, "little"), 0)
 
     def _has_room(self, end: int, limit_nbytes: int) -> bool:
-        """Whether the data may reach to `end`; allocates space if need be.
+        """True if the data may extend to `end`; allocates disk space if necessary.
 
         Raises:
-            OSError: the disk has none.
+            OSError: the disk is full.
         """
         status, table = os.fstat(self._data), os.fstat(self._table).st_blocks * 512 + _BUCKET_NBYTES
         limit_nbytes -= table
@@ -265,7 +272,7 @@ class Segment:
         if end <= status.st_size:
             return True
         if not status.st_nlink:
-            return False  # somebody has removed the cache
+            return False  # the cache was removed
         step = min(STEP_NBYTES, limit_nbytes // 8)
         disk = os.fstatvfs(self._data)
         free = disk.f_bavail * disk.f_frsize - int(min(disk.f_blocks * disk.f_frsize * KEEP_SHARE, KEEP_NBYTES))
@@ -282,7 +289,7 @@ class Segment:
 
 
 def own_folder(folder: str) -> str:
-    """Where this user's cache of today's format lies in the folder that a user has named."""
+    """Return the path of this user's cache of the current format, inside the folder that the user has named."""
     return os.path.join(os.path.abspath(folder), f"sophon-cache-{FORMAT}-uid{os.getuid()}")
 
 
@@ -299,7 +306,7 @@ def _opened(folder: int, names: list[str], flags: int) -> list[int]:
 
 
 def _slot_with(digest: bytes, bucket: bytes) -> int:
-    """Where in a bucket a slot with a digest begins; -1 if none does."""
+    """Return the offset of the slot with a digest in a bucket; -1 if there is none."""
     at = bucket.find(digest)
     while at >= 0 and at % _SLOT.size:
         at = bucket.find(digest, at + 1)
@@ -312,7 +319,7 @@ def _slot(entry: SegmentEntry, seal: int) -> bytes:
 
 
 def _entry(slot: bytes, withdrawn: int) -> SegmentEntry | None:
-    """What a slot says; None if it is empty or damaged, or what it points to was withdrawn."""
+    """Decode a slot; None if it is empty or damaged, or its copy was withdrawn."""
     if len(slot) < _SLOT.size or slot[:16] == _EMPTY:
         return None
     of_slot = int.from_bytes(slot[-8:], "little")

@@ -1,5 +1,7 @@
-"""Whether the cache is left alone, by all processes of a loader: one has seen that its folder was exchanged, or a read
-of it hangs. Each process notes when one begins, whoever looks sees how long that is ago."""
+"""Decides, for all processes of a loader, if the cache is left alone: its folder was replaced, or a read of it hangs.
+
+Each process notes the start of a read, so that any process can see how long it takes.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,14 @@ import numpy as np
 from sophon_loader.host.shared import SharedArray
 
 STUCK_S = 10.0
-"""A disk that has not answered for so long is of no use."""
+"""Seconds without an answer after which a disk counts as hanging."""
 _PLACES = 512
-"""Of processes, by their ids; where two have the same, a read that hangs may be seen later."""
+"""Number of places, which processes share by their ids. If two have the same place, a hanging read may be seen
+later."""
 
 
 class Reads:
-    """When reads of a cache began that have not ended, in memory that all processes of a loader share.
+    """Start times of unfinished reads of a cache, in memory that all processes of a loader share.
 
     Example:
         >>> reads = Reads()
@@ -34,38 +37,38 @@ class Reads:
 
     @property
     def left_alone(self) -> bool:
-        """Whether nothing is read from the cache, nor written to it, any more."""
+        """True if the cache is neither read nor written any more."""
         return self.stuck or self.exchanged
 
     @property
     def stuck(self) -> bool:
-        """Whether one has hung, in whichever process."""
+        """True if a read has hung in any process."""
         return bool(self._is_stuck.array[0])
 
     @property
     def exchanged(self) -> bool:
-        """Whether a process has found a folder or a file that is not this user's alone."""
+        """True if a process has found a folder or a file that other users can access."""
         return bool(self._is_exchanged.array[0])
 
     def note_exchanged(self) -> None:
-        """A process has found one."""
+        """Note that a folder or file is accessible to other users."""
         self._is_exchanged.array[0] = 1
 
     def begin(self) -> float:
-        """A read begins; when, s."""
+        """Note that a read begins; returns its start, s."""
         began_s, pid = time.monotonic(), os.getpid()
         self._pids.array[pid % _PLACES] = pid
         self._since_s.array[pid % _PLACES] = began_s
         return began_s
 
     def end(self, began_s: float) -> None:
-        """It has ended."""
+        """Note that the read has ended."""
         self._since_s.array[os.getpid() % _PLACES] = 0.0
         if time.monotonic() - began_s > STUCK_S:
             self._is_stuck.array[0] = 1
 
     def look(self) -> bool:
-        """See whether one hangs now; whether one does, or has."""
+        """Check for a read that hangs now; True if one hangs or has hung."""
         since_s = self._since_s.array
         for place in np.flatnonzero((since_s > 0) & (since_s < time.monotonic() - STUCK_S)):
             if os.path.exists(f"/proc/{self._pids.array[place]}"):

@@ -1,8 +1,9 @@
-"""How often a cache has lost trust in what agents have sent: each time that one was found to have other files.
+"""Number of times that a cache has lost trust in copies from agents: each time that an agent was found to serve other
+files.
 
-The count is the size of a file in the cache's folder, to which each withdrawal adds a byte. So processes need no lock,
-and one that is killed has added its byte or has not. Copies that agents have sent bear the count of their time
-(`Segment`), and are found only while it is the same.
+The number is the size of a file in the cache's folder, to which each withdrawal appends a byte. So processes need no
+lock, and a process that is killed has either added its byte or not. Copies from agents carry the number of their time
+(`Segment`), and are found only while it is still the current one.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ NAME = "withdrawals"
 
 
 class Withdrawals:
-    """The count, as one process sees it.
+    """The number of withdrawals, as one process reads it.
 
     Args:
         folder: of the cache.
-        for_reading: the file is neither made nor written to.
+        for_reading: True to neither create nor write the file.
 
     Raises:
-        NotPrivate: folder or file belong to another user, or others may reach them.
-        OSError: the count cannot be read.
+        NotPrivate: folder or file belong to another user, or others can access them.
+        OSError: the file cannot be read.
 
     Example:
         >>> withdrawals = Withdrawals("/nvme/sophon/sophon-cache-1-uid1000")
@@ -33,7 +34,7 @@ class Withdrawals:
     """
 
     _descriptor = -1
-    """What `__del__` finds where `__init__` has raised."""
+    """Value for `__del__` if `__init__` has raised."""
 
     def __init__(self, folder: str, *, for_reading: bool = False) -> None:
         within = open_private_folder(folder)
@@ -44,11 +45,11 @@ class Withdrawals:
 
     @property
     def count(self) -> int:
-        """How many there were until now."""
+        """Number of withdrawals so far."""
         return 0 if self._descriptor < 0 else os.fstat(self._descriptor).st_size
 
     def add(self) -> None:
-        """One more, which lasts when this returns.
+        """Add a withdrawal; it is on the disk when this returns.
 
         Raises:
             OSError: it cannot be written.
@@ -57,7 +58,7 @@ class Withdrawals:
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Close its file; it is closed, too, when nobody refers to the count."""
+        """Close the file. It is also closed when this object is garbage-collected."""
         opened, self._descriptor = self._descriptor, -1
         if opened >= 0:
             os.close(opened)
@@ -66,7 +67,8 @@ class Withdrawals:
 
 
 def _opened(folder: int, for_reading: bool) -> int:
-    """A descriptor; -1 where there is no file, and none can be made: then there was no withdrawal."""
+    """Open the file, and return its descriptor; -1 if it does not exist and cannot be created, so that there was no
+    withdrawal."""
     if not for_reading:
         try:
             return open_private_file(folder, NAME, os.O_RDWR | os.O_CREAT | os.O_APPEND)

@@ -1,8 +1,8 @@
-"""The cache on this host as loader workers use it: files are kept under their paths, as the versions that lie there.
+"""The cache on this host as loader workers use it. Files are cached under their paths, with their versions.
 
-A copy is served only while the mounted file is the one that was copied, which is looked at each time: by its size and
-its times of change, in nanoseconds. A file is copied only if those were the same before it was asked for and after.
-Where nothing is mounted, the content of the agents' exports takes the place of times, see `contents.py`.
+A copy is served only while the mounted file has the copied version. Its size and times of change, in nanoseconds, are
+compared for each sample. A file is copied only if they were equal before it was requested and after it arrived. If
+nothing is mounted, the content of the agents' exports replaces the times, see `contents.py`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from sophon_loader.encodings.encoding import Payload
 from sophon_loader.host.regular import open_regular, read_regular, read_to_end
 
 YOUNG_S, BEHIND_S = 2.0, 60.0
-"""Files that were changed so lately are not kept: they may be changed again without a sign, since file systems count
-time in steps; and an agent that reads a mount of its own may be behind by as long as that trusts what it knows."""
+"""Minimum age of a cached file, s, if it is read here and if an agent reads it. A younger file could change again
+without a new time, since file systems count time in steps. An agent's own mount may also lag behind, for as long as it
+trusts its attribute cache."""
 MAX_VAIN = 16
-"""Files in a row that could not be kept, after which a process asks for none for that reason: there may be no room."""
+"""Failures in a row to cache a file, after which a process requests no more files only for the cache. There may be no
+room."""
 
 
 Before = FileVersion | Connections
-"""What a file, or what may send it, was like before it was asked for."""
+"""State before a file is requested: its version, or the connections that may send it."""
 
 
 class WorkerCache:
-    """What is kept of a dataset's files.
+    """The cached files of a dataset, as a worker reads and writes them.
 
     Args:
         cache: on this host; None for none.
@@ -50,17 +52,20 @@ class WorkerCache:
 
     @property
     def serves(self) -> bool:
-        """Whether there is a cache."""
+        """True if there is a cache."""
         return self._cache is not None
 
     def look(self, sample: int, fill: float = 1.0, epoch: int = 0) -> tuple[bool, Before | None]:
-        """Whether a sample's file is kept, in whichever version; and, if it is one to keep, its version now, or where
-        it is not mounted, by which connections it may come.
+        """Return (True if the sample's file is cached, state to compare after the file has arrived).
+
+        The state is the mounted file's version, or the agents' connections if nothing is mounted. It is None if the
+        file is cached already, or is not to be cached.
 
         Args:
             sample: its index.
-            fill: share that is asked for as files of those that are to be kept, for that reason where it is below 1.
-            epoch: in which it is asked for.
+            fill: share of the files to be cached that are requested whole in this epoch, in order to be cached; below 1
+                the others are not cached yet.
+            epoch: number of the epoch.
         """
         cache, path = self._cache, self._locations.path_here(sample)
         if cache is None:
@@ -80,7 +85,7 @@ class WorkerCache:
         return False, None
 
     def copy(self, sample: int) -> bytes | None:
-        """The copy of a file that is not mounted; None if it is not there as it was written, or may be out of date.
+        """Return the copy of a file that is not mounted; None if the copy is damaged or may be outdated.
 
         Raises:
             ConfigError: an agent serves other content than that of the copies.
@@ -95,7 +100,8 @@ class WorkerCache:
         return data
 
     def _key(self, sample: int) -> str:
-        """What a file is kept under that is not mounted: one that is replaced takes its own place."""
+        """Return the key of a file that is not mounted. A replaced file has the same key, and so replaces the old
+        copy."""
         return f"{self._where}\0{self._locations.key_in_export(sample)}"
 
     def _found(self, cache: Cache, key: str) -> FileVersion | None:
@@ -103,15 +109,15 @@ class WorkerCache:
         return found if found is not None and found[1:] == self._version else None
 
     def read(self, path: str) -> tuple[bytes, bool]:
-        """The file at a path, and whether it is from the cache; if not, it is there from now on, if it can be.
+        """Return the file at a path, and True if it came from the cache. If it did not, it is cached now if possible.
 
         Raises:
-            OSError: the file cannot be read, or is none that has an end.
+            OSError: the file cannot be read, or is not a regular one.
         """
         cache = self._cache
         if cache is None:
             return read_regular(path), False
-        # Opened even if there is a copy: a network file system may tell of others what was so some seconds ago.
+        # Opened even if there is a copy: a network file system may otherwise report a state that is seconds old.
         descriptor = open_regular(path)
         try:
             version, key = version_of(os.fstat(descriptor)), os.path.abspath(path)
@@ -127,7 +133,12 @@ class WorkerCache:
         return data, False
 
     def keep(self, wanted: Wanted, data: Payload) -> None:
-        """Keep a file that an agent has sent, if it is one to keep."""
+        """Cache a file that an agent has sent, if it is to be cached.
+
+        Args:
+            wanted: the request, with the state before it.
+            data: bytes of the file.
+        """
         cache, path = self._cache, self._locations.path_here(wanted.sample)
         if cache is None or wanted.before is None:
             return
@@ -146,7 +157,7 @@ class WorkerCache:
             self._vain = 0 if kept else self._vain + 1
 
     def withdraw_sent(self) -> str:
-        """An agent was found to have other files: what agents have sent is not taken from the cache any more.
+        """Withdraw all copies that agents have sent, because one of them was found to serve other files.
 
         Returns:
             A note for the user; "" without a cache.
@@ -160,10 +171,13 @@ class WorkerCache:
 
 
 def split_content(content: str) -> tuple[str, tuple[int, int]]:
-    """Where an export lies, and the digest of what is in it as two numbers, which take the place of times of change.
+    """Split the content of an export into its place and the digest of its index.
 
     Args:
-        content: as of `content_of`; "" for none.
+        content: result of `content_of`; "" for none.
+
+    Returns:
+        The place, and the digest as two numbers, which are used as a version's times of change.
     """
     where, _, digest = content.removesuffix(")").rpartition(" (index ")
     data = bytes.fromhex(digest)
