@@ -58,7 +58,7 @@ HOUSE_WORDS = {
     r"in vain": "without success",
     r"of (?:no |any |little )?use": "useful, useless",
     r"of late": "recently",
-    r"told|tells? of": "reported, sent, listed, knows",
+    r"told(?!:)|tells? of": "reported, sent, listed, knows",
     r"(?:is|are|be|was|were) had|to have it": "get, fetch, receive",
     r"(?:has|have|had) come": "arrived",
     r"of which|of whom": "whose; or two sentences",
@@ -69,7 +69,7 @@ HOUSE_WORDS = {
     r"lets? go(?: of)?": "release, free",
     r"likewise": "also",
     r"so (?:many|much)(?= (?:of|at|as)\b)": "this many, a number",
-    r"(?<!there )(?:is|are) none": "does not exist, is not one",
+    r"(?<!there )(?:is|are) (?-i:none)": "does not exist, is not one",
     r"hence|thereby": "so",
 }
 """Patterns of words that mark the prose as translated, and the plain words."""
@@ -79,7 +79,7 @@ _FIRST = re.compile(r"\W*(the same|\w+)", re.IGNORECASE)
 _SPAN = re.compile(r"(`+)[^`]+?\1|\]\([^)\s]*\)|<[^<>]+>")
 _BLOCK = re.compile(
     r"\n(?=\s*\n|\s*(?:[-*|>#]|\d+\.|\w+:)\s"  # an empty line, a list's item, an argument
-    r"|.*\S {3,}\S|[ ]*\S+$)|\|",  # lines in columns, of a tree; a table's cells
+    r"|.*\S {2,}\S|[ ]*\S+$)|\|",  # lines in columns, of a tree; a table's cells
     re.MULTILINE,
 )
 _END = re.compile(r"[.!?][)\"']*(?=\s+[A-Z`\"'(\d])")

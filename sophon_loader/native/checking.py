@@ -41,7 +41,7 @@ def differing(names: Iterable[Name], is_equal: Callable[[Name], bool]) -> list[N
     def is_wrong(name: Name) -> bool:
         try:
             return not is_equal(name)
-        except Exception as error:  # whatever it is: Pillow does it
+        except Exception as error:  # of any kind: Pillow does the work
             if must_leave(error):
                 raise
             return True

@@ -1,1 +1,1 @@
-"""Which sample is next, and how a loader goes on where a state was taken."""
+"""Decides which sample is next, and lets a loader continue where a state was taken."""

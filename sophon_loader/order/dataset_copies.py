@@ -1,4 +1,4 @@
-"""The copies of a dataset with a state of its own, as a plain loader's workers have them."""
+"""The copies that a plain loader's workers have of a dataset with its own state."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from sophon_loader.torch_internals.owned_workers import takes_a_batch
 
 
 def keeps_state(dataset: Any) -> bool:
-    """Whether a dataset says where it stands, in the words of torchdata's loader."""
+    """True if a dataset has `state_dict` and `load_state_dict`, as torchdata's loader expects them."""
     return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
 
 
 @dataclass(frozen=True)
 class Copy:
-    """One worker's copy.
+    """One worker's copy of the dataset.
 
     Args:
-        seed: the base seed of the workers and the number of this one, from which its random numbers follow; None
-            before it was started.
-        state: what it said of itself after its last batch, pickled; None before its first.
+        seed: (base seed of the workers, number of this worker), which determine its random numbers; None before the
+            worker was started.
+        state: pickled state of the copy after its last batch; None before its first.
     """
 
     seed: tuple[int, int] | None = None
@@ -37,11 +37,12 @@ class Copy:
 
 
 class Copies:
-    """What is known of the copies.
+    """The states of the copies, as far as the main process knows them.
 
-    A worker tells the state of its copy with each batch, and what has been prefetched does not count. A loader that
-    goes on has as many workers. DataLoader deals batches out in turn from its first worker on; that one begins as the
-    worker stood whose turn it was, and so on; before the next epoch workers that persist are put in their old order.
+    A worker sends the state of its copy with each batch; prefetched batches do not count. A loader that continues must
+    have as many workers. DataLoader deals batches out in turn, beginning with its first worker. So that worker begins
+    with the copy whose turn it was, and so on. Before the next epoch, persistent workers are put back into their old
+    order.
 
     Args:
         dataset: of the loader.
@@ -62,22 +63,23 @@ class Copies:
 
     @property
     def told(self) -> bool:
-        """Whether workers tell the states of their copies."""
+        """True if workers send the states of their copies."""
         return self._newest is not None
 
     @property
     def out_of_order(self) -> bool:
-        """Whether workers that persist must be started anew for the next epoch: the first of them is another one than
-        it was, or the epoch was left, and they have gone further than it.
+        """True if persistent workers must be restarted for the next epoch.
+
+        Either the first of them is another one than before, or the epoch was abandoned and they have gone beyond it.
         """
         return self._newest is not None and (self._newest.first > 0 or not self._newest.ended)
 
     def begun(self, loader: DataLoader[Any], begin: Callable[[], Any]) -> Any:
-        """An iterator of a plain loader, whose workers are told where to begin and tell where they stand.
+        """Return an iterator of a plain loader whose workers begin with the given states and send their own.
 
         Args:
-            loader: whose workers are started by `begin`, or go on.
-            begin: gives DataLoader's iterator.
+            loader: the loader; its workers are started by `begin`, or persist.
+            begin: returns DataLoader's iterator.
         """
         workers = loader.num_workers
         if not workers or isinstance(self._dataset, IterableDataset) or not keeps_state(self._dataset):
@@ -98,11 +100,11 @@ class Copies:
         return self._newest
 
     def state(self, *, in_epoch: bool, persisting: bool) -> dict[str, Any] | None:
-        """Of each copy, and from which one the next batch comes; None where all begin anew.
+        """Return the state of each copy and the turn of the next batch; None if all copies begin afresh.
 
         Args:
-            in_epoch: whether an epoch goes on.
-            persisting: whether the workers go on with the next one.
+            in_epoch: True in the middle of an epoch.
+            persisting: True if the workers stay for the next epoch.
         """
         found = self._given
         if found is None and self._newest is not None and (in_epoch or persisting):
@@ -114,10 +116,10 @@ class Copies:
         return {"turn": turn, "seeds": [copy.seed and list(copy.seed) for copy in copies], "states": states}
 
     def load(self, state: dict[str, Any] | None) -> None:
-        """Let the workers that are started next begin so.
+        """Let the workers that are started next begin with these states.
 
         Args:
-            state: what `state` gave.
+            state: result of `state`.
         """
         self._newest, self._given = None, None
         if state is not None:
@@ -126,20 +128,20 @@ class Copies:
             self._given = [*map(Copy, seeds, states)], state["turn"]
 
     def in_order(self) -> None:
-        """Let the workers that are started next be those of now, in their old order."""
+        """Let the workers that are started next continue from the current ones, in their old order."""
         self.load(self.state(in_epoch=False, persisting=True))
 
 
 class BatchesWithStates(Around):
-    """Batches of workers that tell the states of their copies.
+    """Batches from workers that send the states of their copies.
 
     Args:
-        batches: DataLoader's iterator; what else it has can be had here, too.
-        copies: as the workers begin with them.
-        first: of the copies, which DataLoader's first worker has.
+        batches: DataLoader's iterator; its other attributes are available here, too.
+        copies: the copies as the workers begin with them.
+        first: index of the copy that DataLoader's first worker has.
 
     Attributes:
-        ended: whether all batches have come.
+        ended: True once all batches were delivered.
     """
 
     def __init__(self, batches: Any, copies: list[Copy], first: int) -> None:
@@ -164,7 +166,7 @@ class BatchesWithStates(Around):
         return told.batch
 
     def passed(self) -> None:
-        """The training has had the next batch, or its failure."""
+        """Note that the training has received the next batch, or its error."""
         self._passed += 1
         told = self._ahead.popleft() if self._ahead else None  # none where the sampler itself has failed
         if told is not None:
@@ -174,13 +176,13 @@ class BatchesWithStates(Around):
 
     @property
     def turn(self) -> int:
-        """Of the copies, from which the next batch comes."""
+        """Index of the copy that makes the next batch."""
         return (self.first + self._passed) % len(self.copies)
 
 
 @dataclass
 class _Telling:
-    """The user's `collate_fn`, and with each batch the state of the copy that it was read from."""
+    """A `collate_fn` that calls the user's and adds the state of the copy that the batch was read from."""
 
     collate_fn: Callable[[Any], Any]
 
@@ -192,21 +194,24 @@ class _Telling:
 
 @dataclass
 class _Batch:
-    """A batch and the state of the copy that it was read from."""
+    """A batch, its worker's number, and the state of the copy that it was read from."""
 
     batch: Any
     worker: int
     state: bytes
 
     def pin_memory(self, device: str | None = None) -> _Batch:
-        """As DataLoader asks of what is neither a tensor nor a container."""
+        """Pin the batch. DataLoader calls this for objects that are neither tensors nor containers."""
         return replace(self, batch=_utils.pin_memory.pin_memory(self.batch, device))  # type: ignore[no-untyped-call]
 
 
 @dataclass
 class _Begin:
-    """The user's `worker_init_fn`, before which a worker draws from what another one has drawn from, and behind which
-    its copy goes on where that one's stood."""
+    """A `worker_init_fn` that continues a copy in a new worker, around the user's `worker_init_fn`.
+
+    Before the user's function it sets the random numbers of the copy's first worker, if the copy has made no batch yet.
+    After it, it loads the copy's state, if there is one.
+    """
 
     worker_init_fn: Callable[[int], None] | None
     copies: list[Copy]

@@ -1,7 +1,7 @@
-"""The entries of an order as they are read of the samplers: drawn now, or drawn again.
+"""The entries of an order as they are read from the samplers, for the first time or drawn again.
 
-Like all that a batch passes these are no generators, which would end with the first exception from outside, as of a
-signal's handler.
+Like everything on a batch's way, these are not generators: a generator ends with the first exception from outside, such
+as a signal handler's.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from sophon_loader.order.order import SamplerReading
 
 _WATCHED = 4
-"""So many reads of an iteration are watched for draws from global generators; the digest shows the rest."""
+"""Number of reads per iteration that are checked for draws from global generators; after that the digest shows a
+difference."""
 _END = object()
 
 
 class Anew(Iterator[Any]):
-    """The entries of an order that is drawn now. Like all that a batch passes it is no generator, which would end with
-    the first exception from outside, as of a signal's handler.
+    """The entries of an order that is drawn for the first time.
 
     Args:
-        reading: that this is of, which holds it.
-        entries: of the samplers.
-        at_iter: what the generators stood at before those were begun.
-        drew: which of them have changed since then.
-        own: what the sampler said of itself before.
+        reading: the reading that holds this.
+        entries: iterator over the samplers.
+        at_iter: states of the generators before that iterator was made.
+        drew: names of the generators that changed when it was made.
+        own: the sampler's own state from before.
     """
 
     def __init__(self, reading: SamplerReading, entries: Iterator[Any], at_iter: States, drew: set[str], own: Any):
@@ -68,10 +68,10 @@ class Anew(Iterator[Any]):
         return entry
 
     def note(self, *, begun: bool = False) -> bool:
-        """Tell the reading from what its order is drawn, if it has been drawn; whether it has.
+        """Tell the reading which states its order was drawn from; True if it has been drawn.
 
         Args:
-            begun: whether it certainly has.
+            begun: True if it has been drawn for certain.
         """
         at_iter, drew, own = self._from
         before = self._before
@@ -81,21 +81,21 @@ class Anew(Iterator[Any]):
         return begun or bool(drawn_from)
 
     def begun_anew(self) -> Anew:
-        """The same from the beginning, where nothing has been drawn."""
+        """Return the entries from the beginning, if nothing has been drawn yet."""
         again = Anew(self._reading, self._reading.begun(self._reading._order), *self._from)
         again._before = self._before
         return again
 
 
 class Again(Iterator[Any]):
-    """The entries of an order that was drawn before, behind the start of its reading.
+    """The entries of an order that was drawn before, from the start of its reading on.
 
     Args:
-        reading: that this is of, which holds it.
-        order: from what it was drawn.
+        reading: the reading that holds this.
+        order: states that the order was drawn from.
 
     Attributes:
-        drawn: whether it has been drawn again.
+        drawn: True once it has been drawn again.
     """
 
     def __init__(self, reading: SamplerReading, order: Drawn) -> None:
@@ -114,8 +114,10 @@ class Again(Iterator[Any]):
 
 
 class Rest(Iterator[Any]):
-    """What an iterator has yet to give. To loop over it would ask for its `iter()` again, and one that is its own
-    iterator may then begin anew, as Lightning's for `predict` does."""
+    """The remaining entries of an iterator, without calling its `iter()` a second time.
+
+    An object that is its own iterator may begin again on that call, as Lightning's does for `predict`.
+    """
 
     def __init__(self, entries: Iterator[Any]) -> None:
         self._entries = entries
@@ -125,5 +127,9 @@ class Rest(Iterator[Any]):
 
 
 def changed(before: States, after: States) -> set[str]:
-    """Which generators were drawn from."""
+    """Return the names of generators whose states differ.
+
+    Args:
+        before, after: states by name; names in only one of them are ignored.
+    """
     return {name for name in before.keys() & after.keys() if before[name] != after[name]}

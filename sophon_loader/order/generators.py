@@ -1,4 +1,4 @@
-"""The random generators from which a sampler may draw: those it holds, the loader's, and the global ones."""
+"""The random generators that a sampler may draw from: those it holds, the loader's, and the global ones."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torch.utils.data import Sampler
 from sophon_loader.pipeline.op import GENERATORS
 
 States = dict[str, bytes]
-"""By the name of a generator what it must be set to."""
+"""States of generators, by name."""
 Packed = dict[str, str]
-"""The same for keeping, as text, which every format of checkpoints takes: some 3 to 4 KB for a Mersenne twister."""
+"""States as text for a checkpoint of any format; a Mersenne twister takes 3 to 4 KB."""
 _GLOBAL: dict[str, Any] = {
     "torch": torch.default_generator,
     "numpy": np.random.get_state.__self__,  # type: ignore[attr-defined]  # the objects behind the modules' functions
@@ -28,10 +28,10 @@ _GLOBAL: dict[str, Any] = {
 
 
 class Generators:
-    """What the samplers of a loader may draw from.
+    """The generators that a loader's samplers may draw from.
 
     Args:
-        samplers: the loader's; generators are found among their attributes, and those of the samplers they hold.
+        samplers: of the loader. Generators are found among their attributes, and among those of the samplers they hold.
         of_loader: the `generator` that the loader was given, if any.
     """
 
@@ -40,7 +40,10 @@ class Generators:
         self.of_loader = of_loader
 
     def own(self) -> dict[str, Any]:
-        """Those that the samplers hold, and the loader's, by name. Looked for anew: samplers may change theirs."""
+        """Return the samplers' and the loader's generators, by name.
+
+        They are searched for at each call, because samplers may replace them.
+        """
         found = {} if self.of_loader is None else {"loader": self.of_loader}
         for name, one in _held(self._samplers):
             if all(one is not other for other in found.values()):
@@ -48,7 +51,7 @@ class Generators:
         return found
 
     def take(self, names: Collection[str] = GENERATORS) -> States:
-        """The states of the own ones, and of the global ones of that name.
+        """Return the states of the samplers' and the loader's generators, and of some global ones.
 
         Args:
             names: of global generators, out of `GENERATORS`.
@@ -57,24 +60,24 @@ class Generators:
         return kept | {name: _taken(one) for name, one in self.own().items()}
 
     def put(self, states: States) -> None:
-        """Set generators to what `take` found; names that are not there any more are left out."""
+        """Set generators to the states that `take` returned; names that no longer exist are ignored."""
         present = self.own() | _GLOBAL
         for name in states.keys() & present.keys():
             _put(present[name], states[name])
 
 
 def packed(states: States) -> Packed:
-    """For keeping."""
+    """Encode states as text."""
     return {name: b64encode(zlib.compress(state, level=1)).decode() for name, state in states.items()}
 
 
 def unpacked(states: Packed) -> States:
-    """What `packed` was given."""
+    """Decode the result of `packed`."""
     return {name: zlib.decompress(b64decode(state)) for name, state in states.items()}
 
 
 def _held(samplers: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """The generators among the attributes of samplers, by their path."""
+    """Yield (path, generator) for each generator among the attributes of samplers."""
     waiting = [(f"sampler {n}", one) for n, one in enumerate(samplers)]
     seen: set[int] = set()
     while waiting:

@@ -1,4 +1,4 @@
-"""Where a loader stands, and what its `state_dict` holds."""
+"""The position of a loader, and the content of its `state_dict`."""
 
 from __future__ import annotations
 
@@ -29,29 +29,30 @@ from sophon_loader.ranks.seeding import (
 
 _VERSION = 1
 Numbers = Literal["op", "sample", "torch"]
-"""Whose random numbers samples have: seeded for each op, seeded for each sample, or torch's own."""
+"""Kind of the samples' random numbers: seeded for each op, seeded for each sample, or torch's own."""
 _IN_WORDS: dict[Numbers, str] = {"op": "seeded for each op", "sample": "seeded for each sample", "torch": "torch's own"}
 
 
 class LoaderState:
-    """Where a loader stands: in which epoch, how far, and from which seed.
+    """The position of a loader: its epoch, its place in it, and its seed.
 
     Args:
         dataset: of the loader.
         samplers: its sampler and batch sampler.
         generator: of the loader.
-        seed: that the user gave it; None if none.
+        seed: given by the user; None if not given.
         drop_last: of the loader.
 
     Attributes:
-        next_epoch: the number of the next iteration.
-        seed: of the run at this rank; None until it is known.
-        dealt_out: whether each index of the samplers goes to one rank, though they do not say so.
+        next_epoch: number of the next iteration.
+        seed: seed of the run at this rank; None until it is known.
+        dealt_out: True if each index goes to one rank although the samplers do not say so.
         order: of the samplers.
         copies: of the dataset, in the workers of a plain loader.
-        persisting: whether the next iteration is to draw no seed for its workers, as there were some that would have
-            gone on when a state was taken.
-        numbers: whose random numbers the newest iteration has, or the one that a state goes on with; None until known.
+        persisting: True if the next iteration draws no seed for its workers, because persistent ones existed when the
+            state was taken.
+        numbers: kind of the random numbers of the newest iteration, or of the one that a state continues; None until
+            known.
     """
 
     def __init__(
@@ -83,10 +84,10 @@ class LoaderState:
         return other
 
     def of(self, sampler: Any, batch_sampler: Any) -> LoaderState:
-        """This, with the order of these samplers.
+        """Return this state, with the order of these samplers.
 
         Args:
-            sampler, batch_sampler: as the loader has them now; timm's MultiEpochsDataLoader exchanges them.
+            sampler, batch_sampler: the loader's current ones; timm's MultiEpochsDataLoader exchanges them.
         """
         if sampler is not self._samplers[0] or batch_sampler is not self._samplers[1]:
             before, self._samplers = self.order, (sampler, batch_sampler)
@@ -96,14 +97,14 @@ class LoaderState:
 
     @property
     def of_all_ranks(self) -> bool:
-        """Whether all ranks have one seed; also where there is one rank."""
+        """True if all ranks have the same seed, or there is only one rank."""
         return rank_of_all()[1] == 1 or self.dealt_out or dealt_out_once(self.order.batch_sampler, self.order.sampler)
 
     def drawn_seed(self) -> int:
-        """The seed of the run, which is drawn now if it has not been.
+        """Return the seed of the run, and draw it if necessary.
 
         Raises:
-            ConfigError: rank 0 does not say which.
+            ConfigError: rank 0 does not report its seed.
         """
         self._take_given()
         if self.seed is None:
@@ -115,21 +116,21 @@ class LoaderState:
         return self.seed
 
     def _take_given(self) -> None:
-        """Let the seed that the user gave be that of the run, unless there is one."""
+        """Use the user's seed for the run, unless the run has a seed already."""
         if self.seed is None and self._given_seed is not None:
             rank = 0 if self.of_all_ranks else rank_of_all()[0]
             self.seed = seed_of_rank(self._given_seed, rank)
 
     def settle_numbers(self, found: Numbers) -> None:
-        """Let the iteration that begins have the random numbers that the loaded state tells of, else those found.
+        """Choose the kind of random numbers of the iteration that begins: the loaded state's, else the one found.
 
-        What is found out about a dataset may depend on the host and on time, and a run has one kind of numbers.
+        The kind found for a dataset may depend on the host and the moment, while a run must keep one kind.
 
         Args:
-            found: what dataset and options ask for.
+            found: kind that follows from dataset and options.
 
         Raises:
-            ConfigError: a state that promises the very batches is of a dataset whose numbers are drawn otherwise.
+            ConfigError: the loaded state promises identical batches, and the dataset's numbers are of another kind.
         """
         loaded = self._loaded_numbers
         if loaded is None or (loaded == "torch" and found == "op"):  # the class has become known: torch's do not go on
@@ -146,7 +147,8 @@ class LoaderState:
         self.numbers = loaded
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that epoch, from its beginning, unless that is the one which a state goes on with."""
+        """Make this epoch the next iteration, from its beginning, unless it is the one that a loaded state
+        continues."""
         if epoch != self.next_epoch:
             self.order.start = Position()
         self.next_epoch = epoch
@@ -155,7 +157,7 @@ class LoaderState:
 
     @contextmanager
     def iterating(self) -> Iterator[None]:
-        """Begin an iteration: `order.epoch`, from `order.start`."""
+        """Context in which an iteration over `order.epoch` begins, from `order.start`."""
         order = self.order
         order.epoch = self.next_epoch
         if isinstance(order, ShardOrder):
@@ -168,7 +170,7 @@ class LoaderState:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Iterate from the beginning, and leave the epoch count, the place and the generators as they were."""
+        """Context for an iteration from the beginning that leaves epoch count, position and generators unchanged."""
         order, epoch, persisting = self.order, self.next_epoch, self.persisting
         before, states = (order.start, order.newest, order.epoch), order.generators.take(("torch",))
         order.start = Position()
@@ -180,16 +182,16 @@ class LoaderState:
             order.generators.put(states)
 
     def state(self, workers: int, *, in_turn: bool, offloadable: bool, persisting: bool) -> dict[str, Any]:
-        """Numbers and texts, a few KB whatever the dataset.
+        """Return the state as numbers and texts, a few KB for any dataset.
 
         Args:
-            workers: of the loader.
-            in_turn: whether batches come in the sampler's order.
-            persisting: whether there are workers that the next epoch goes on with.
-            offloadable: whether samples follow from the dataset's keys, and not from a state that it may have.
+            workers: number of the loader's workers.
+            in_turn: True if batches are delivered in the sampler's order.
+            persisting: True if there are workers that stay for the next epoch.
+            offloadable: True if samples depend on the dataset's keys only, not on a state that it may have.
 
         Raises:
-            ConfigError: the running epoch cannot be gone on with.
+            ConfigError: the running epoch cannot be continued.
         """
         if isinstance(self._dataset, IterableDataset):
             return _iterable_state(self._dataset, workers)
@@ -223,7 +225,7 @@ class LoaderState:
         return reading is not None and not reading.ended and self.order.start == Position()
 
     def _standing(self, *, in_turn: bool) -> tuple[int, Position]:
-        """The epoch that goes on, or begins next, and how far it has come."""
+        """Return the running or next epoch, and the position in it."""
         order, reading = self.order, self.order.newest
         if reading is None or not self._in_epoch:
             return self.next_epoch, order.start
@@ -241,21 +243,24 @@ class LoaderState:
         return order.epoch, reading.position
 
     def _to_come(self, drawn: Drawn | None) -> States:
-        """The generators from which the next order will be drawn, or, without a seed, that. Of an order that has been
-        drawn, the samplers' own ones are set when it is drawn again."""
+        """Return the states of the generators that the next order will be drawn from, or, without a seed, the seed.
+
+        If the current order has been drawn, the samplers' own generators are left out: they are set when it is drawn
+        again.
+        """
         order = self.order
         states = order.generators.take({*order.global_names, *(("torch",) if self.seed is None else ())})
         return {name: one for name, one in states.items() if name in GENERATORS or drawn is None}
 
     def load(self, state: Any, workers: int) -> None:
-        """Let the next iteration go on where a state was taken; samplers and generators follow it at once.
+        """Let the next iteration continue where a state was taken; samplers and generators are set at once.
 
         Args:
-            state: what `state` gave, maybe of a loader with other workers, batches, policy, agent.
-            workers: of the loader.
+            state: result of `state`, also of a loader with other workers, batches, policy or agent.
+            workers: number of the loader's workers.
 
         Raises:
-            ConfigError: it is of another dataset, seed or sampler, or no state.
+            ConfigError: it belongs to another dataset, seed or sampler, or is not a state.
         """
         dataset, order = self._dataset, self.order
         if isinstance(dataset, IterableDataset):
@@ -313,7 +318,7 @@ class LoaderState:
 
 
 def _told_epochs(order: Order) -> Iterator[Any]:
-    """The sampler that is told of epochs, if there is one."""
+    """Yield the sampler with a `set_epoch`, if there is one."""
     for one in (order.sampler, order.batch_sampler, getattr(order.batch_sampler, "sampler", None)):
         if hasattr(one, "set_epoch"):
             yield one
@@ -321,7 +326,7 @@ def _told_epochs(order: Order) -> Iterator[Any]:
 
 
 def _iterable_state(dataset: Any, workers: int) -> dict[str, Any]:
-    """Such a dataset alone knows where it stands; workers have copies of it, which this process does not see."""
+    """Return the state of an iterable dataset. Only the dataset knows its position, so it must be in this process."""
     if workers or not keeps_state(dataset):
         raise ConfigError(
             "a state needs a map-style dataset, or one with state_dict() and load_state_dict() and num_workers=0, "
@@ -332,7 +337,7 @@ def _iterable_state(dataset: Any, workers: int) -> dict[str, Any]:
 
 
 def _own_state(dataset: Any) -> Any:
-    """What a map-style dataset says of itself; None if it says nothing."""
+    """Return a map-style dataset's own state; None if it has none."""
     return dataset.state_dict() if keeps_state(dataset) else None
 
 

@@ -1,7 +1,7 @@
-"""What is known of an order before torch asks for it, and how far the workers are told of it.
+"""Looks at an order before torch asks for it, and decides how far ahead workers learn of it.
 
-Told early is only what has been drawn already: nothing is drawn from a generator, and no end of a sampler is met,
-before torch asks. What has been told binds nobody: a worker that gets another batch asks for that one.
+Only entries that have been drawn already are looked at. Nothing is drawn from a generator, and no sampler's end is
+reached, before torch asks. A forecast is not binding: a worker that gets another batch requests that one.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from torch.utils.data import (
 from sophon_loader.errors import add_note, raised_by_handler, without_frames
 
 SHARE = 0.02
-"""Workers that starve for more of their time, in a few whiles in a row, are told of more. Starving for 0.02 to 0.04 of
-it over 30 ms cost up to 0.15 of the images/s."""
+"""Share of their time for which workers must starve, in `IN_A_ROW` whiles, to learn of more batches. Starving for 0.02
+to 0.04 of the time over 30 ms cost up to 0.15 of the images/s."""
 IN_A_ROW = 3
-"""Over a short way, one hiccup starves workers for a while. Several that start together seem to starve for two whiles,
-or four on a busy machine: a full wire seems a long way to one that has never seen it empty.
-"""
+"""Number of whiles in a row. Over a short way, one hiccup starves workers for a while. Workers that start together seem
+to starve for two whiles, or four on a busy machine. A loader that has never seen its wire empty takes a full wire for a
+long way."""
 WHILE_S = 0.25
-"""So long, and no shorter than what was told last needs to show."""
+"""Length of a while, s. The last increase needs this long to take effect."""
 _AT_ONCE = (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
-"""Draw all their indices when the first is read, or before."""
+"""Samplers that draw all their indices when the first is read, or before."""
 
 
 class TorchsPrefetch(int):
-    """The `prefetch_factor` of a loader that was given none: an int to whoever reads it, and what a loader that is made
-    with it takes for none, too.
+    """The `prefetch_factor` of a loader that was given none.
+
+    It reads as an int, and a loader that is made with it treats it as not given.
 
     Example:
         >>> TorchsPrefetch(2) == 2
@@ -48,14 +49,14 @@ class TorchsPrefetch(int):
 
 
 class LookAhead:
-    """How many batches further ahead than torch workers are told of: none, and more while they starve.
+    """Number of batches beyond torch's prefetching that workers learn of: none at first, more while they starve.
 
     Args:
-        batches: at first.
+        batches: initial number.
 
     Attributes:
-        most: that there may be.
-        step: the fewest that are of use: one for each worker.
+        most: maximum number.
+        step: smallest useful number, one for each worker.
 
     Example:
         >>> ahead = LookAhead()
@@ -72,27 +73,27 @@ class LookAhead:
         self.step = 1
         self._before: tuple[float, float] | None = None
         self._hungry = 0
-        """Whiles in a row."""
+        """Number of whiles in a row in which workers starved."""
 
     def allow(self, most: int, workers: int) -> None:
-        """Say how many there may be.
+        """Set the maximum number of batches.
 
         Args:
-            most: of them.
-            workers: that share them.
+            most: maximum number.
+            workers: number of workers that share them.
         """
         self.most, self.step, self.batches = most, max(1, workers), min(most, self.batches)
 
     def begin(self) -> None:
-        """Another epoch, whose first batch says nothing: workers and agent start."""
+        """Note that an epoch begins. Its first batch is ignored, since workers and agent are starting."""
         self._before = None
 
     def passed(self, seconds: float, starved_s: float) -> bool:
-        """Time has passed; whether there are more now.
+        """Note the time that has passed; True if the number of batches has grown.
 
         Args:
             seconds: since the epoch began.
-            starved_s: seconds, over all workers, for which they were starved since then.
+            starved_s: seconds, over all workers, for which they have starved since then.
         """
         if self._before is None:
             self._before = seconds, starved_s
@@ -109,11 +110,11 @@ class LookAhead:
 
 
 class Foreseen(Iterator[Any]):
-    """What a sampler gives, of which some may be looked at before it is read.
+    """The entries of a sampler. Some may be looked at before they are read.
 
     Args:
         entries: of the sampler, in its order.
-        sampler: see `may_be_foreseen`.
+        sampler: the sampler, see `may_be_foreseen`.
     """
 
     def __init__(self, entries: Iterator[Any], sampler: Any) -> None:
@@ -133,17 +134,22 @@ class Foreseen(Iterator[Any]):
         return entry
 
     def skip(self, count: int) -> list[Any]:
-        """The next `count`, all at once; fewer at the end. Of a sampler of which nothing has been looked at."""
+        """Read the next `count` entries at once; fewer at the end. Only before any entry was looked at."""
         entries = [*islice(self._entries, count)]
         self._read += len(entries)
         return entries
 
     def put_back(self, entries: Iterable[Any]) -> None:
-        """Have these come next, in this order."""
+        """Let these entries come next, in this order."""
         self._waiting.extendleft(reversed([*entries]))
 
     def look(self, begin: int, count: int) -> list[Any]:
-        """Of what comes next, the `count` behind the first `begin`; fewer where no more is known yet."""
+        """Return `count` of the coming entries, after the first `begin`; fewer if no more are known yet.
+
+        Args:
+            begin: number of coming entries to leave out.
+            count: maximum number of entries.
+        """
         while len(self._waiting) < begin + count and self._is_drawn:
             try:
                 self._waiting.append(next(self._entries))
@@ -158,17 +164,17 @@ class Foreseen(Iterator[Any]):
 
     @property
     def _is_drawn(self) -> bool:
-        """Whether the next entry is drawn already, so that to read it changes nothing that anybody else may see."""
+        """True if the next entry has been drawn, so that reading it has no visible effect."""
         if self._end is not None or not 0 < self._read < self._reach:
             return False
         return math.isinf(self._block) or self._read % int(self._block) > 0
 
 
 class Through:
-    """A BatchSampler as its own code sees it, but that its sampler is looked at before it is read.
+    """A BatchSampler, as its own code sees it, whose inner sampler can be looked at ahead.
 
     Args:
-        batches: whose attributes count, as they are at the moment.
+        batches: the batch sampler; its current attributes count.
     """
 
     def __init__(self, batches: BatchSampler) -> None:
@@ -188,8 +194,11 @@ class Through:
 
 
 def may_be_foreseen(sampler: Any) -> bool:
-    """Whether anything of a sampler may be read before it is due: one of torch's own, whose indices depend on nothing
-    that happens meanwhile, or one that says so."""
+    """True if entries of a sampler may be read before they are due.
+
+    That holds for torch's own samplers whose indices depend on nothing that happens meanwhile, and for samplers with a
+    true attribute `may_be_read_ahead`.
+    """
     if type(sampler) is RandomSampler and sampler.generator is not None:
         return not sampler.replacement or _says_so(sampler)
     return type(sampler) in (*_AT_ONCE, RandomSampler) or _says_so(sampler)
@@ -200,8 +209,11 @@ def _says_so(sampler: Any) -> bool:
 
 
 def _drawn_together(sampler: Any) -> tuple[float, float]:
-    """Up to where a sampler may be read once its first entry has been; and how many entries it draws at a time, where
-    that shows to others who draw from its generator."""
+    """Return two limits of reading ahead, once a sampler's first entry was read.
+
+    The first is the number of entries that may be read. The second is the number that it draws at a time, if others who
+    draw from its generator could notice.
+    """
     if _says_so(sampler):
         return math.inf, math.inf
     if type(sampler) in _AT_ONCE:

@@ -1,8 +1,8 @@
-"""The order of an epoch: how the user's sampler is read, and how it is read again up to where a state was taken.
+"""The order of an epoch: reads the user's sampler, and reads it again up to the place where a state was taken.
 
-Nothing of an order is kept but what the generators stood at when it was drawn, and how far the training has come. To go
-on from there the order is drawn again, and as many indices are skipped; no sample is read for that. Whether they are
-the same ones is seen by a digest.
+An order is not stored. Only the generators' states from before it was drawn are kept, and how far the training has
+come. To continue, the order is drawn again and as many indices are skipped, without reading a sample. A digest shows if
+the skipped indices are the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import preserved
 
 _AT_A_TIME = 4096
-"""Indices that are skipped at a time."""
+"""Number of indices that are skipped at a time."""
 REMEDY = (
     "give the sampler a generator of its own (as an attribute), let it draw all its indices at once, or give it "
     "state_dict() and load_state_dict()"
@@ -34,18 +34,19 @@ REMEDY = (
 
 
 class Order:
-    """The samplers of a loader, as one that gives batches (or, without batches, indices).
+    """The samplers of a loader, as one iterable of batches (or of indices, for a loader without batches).
 
     Args:
-        sampler, batch_sampler: of the loader; the latter None for a loader without batches.
+        sampler, batch_sampler: of the loader; the latter is None for a loader without batches.
         generator: of the loader.
 
     Attributes:
-        start: where iterations begin; DataLoader with workers begins two each time, and reads the second.
+        start: position at which iterations begin. DataLoader with workers begins two each time, and reads the second.
         newest: the newest iteration; None before the first.
-        epoch: the number of that.
-        look_ahead: how far workers are told of what comes.
-        global_names: of the global generators that the samplers draw from, as far as is known; at first what they may.
+        epoch: number of the newest iteration.
+        look_ahead: how far ahead workers learn of batches.
+        global_names: names of the global generators that the samplers draw from, as far as is known; at first those
+            that they may draw from.
     """
 
     def __init__(self, sampler: Any, batch_sampler: Any, generator: Any) -> None:
@@ -61,37 +62,38 @@ class Order:
 
     @property
     def whole(self) -> Any:
-        """What DataLoader would read."""
+        """The sampler that DataLoader would read."""
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
     @property
     def by_index(self) -> bool:
-        """Whether batches, if any, are made of single indices by torch's rule, so that they may begin anywhere."""
+        """True if batches are made of single indices by torch's rule, or there are none, so that reading may begin at
+        any index."""
         return self.batch_sampler is None or type(self.batch_sampler) is BatchSampler
 
     @property
     def batch_size(self) -> int:
-        """Of batches that are made by torch's rule; 1 without batches, and where nobody knows."""
+        """Size of batches made by torch's rule; 1 without batches, or if the size is not known."""
         return int(self.batch_sampler.batch_size) if type(self.batch_sampler) is BatchSampler else 1
 
     @property
     def kind(self) -> str:
-        """The class of what gives the indices."""
+        """Class name of the sampler that gives the indices."""
         return type(self.source).__name__
 
     @property
     def source(self) -> Any:
-        """What is read to draw an order again."""
+        """The sampler that is read to draw an order again."""
         inner = self.batch_sampler.sampler if type(self.batch_sampler) is BatchSampler else self.sampler
         return inner if self.by_index else self.batch_sampler
 
     def own_state(self) -> Any:
-        """What the sampler's `state_dict` says; None if it has none."""
+        """Return a copy of the sampler's `state_dict`; None if it has none."""
         keeper = self._keeper
         return None if keeper is None else copy.deepcopy(keeper.state_dict())
 
     def load_own_state(self, state: Any) -> None:
-        """Give it back to the sampler."""
+        """Load a state that `own_state` returned into the sampler."""
         if self._keeper is not None:
             self._keeper.load_state_dict(copy.deepcopy(state))
 
@@ -110,11 +112,15 @@ class Order:
 
     @property
     def length(self) -> int | None:
-        """Batches of an epoch (or, without batches, samples); None if nobody knows."""
+        """Batches of an epoch (samples, without batches); None if not known."""
         return _length(self.whole)
 
     def share_of(self, samples: int) -> float:
-        """Of so many samples, what an epoch gives, as far as that is known; 1 if it is not."""
+        """Return the share of the dataset's samples that an epoch delivers, as far as known; otherwise 1.
+
+        Args:
+            samples: number of samples of the dataset.
+        """
         given = _length(self.source) if self.by_index and samples else None
         return 1.0 if given is None else min(1.0, given / samples)
 
@@ -127,7 +133,7 @@ class Order:
 
 
 class SamplerReading(Reading):
-    """Of samplers that draw as they like: when they are asked for an iterator, or when that is read first."""
+    """Reading of samplers that draw at any time: when their iterator is made, or when it is first read."""
 
     def __init__(self, order: Order, start: Position) -> None:
         super().__init__(start)
@@ -161,8 +167,12 @@ class SamplerReading(Reading):
         return entry
 
     def _draw_again(self) -> None:
-        """Go on behind the last entry, after an exception that came from outside (a signal's handler) as another was
-        read: a sampler that is a generator has ended by it. One whose order may not be drawn again is read on."""
+        """Continue after the last entry, once an exception from outside (a signal handler's) has interrupted the next
+        one.
+
+        A sampler that is a generator has ended by it, so its order is drawn again if that is allowed; otherwise the
+        sampler is read on.
+        """
         if not (self._order.by_index and may_be_foreseen(self._order.source)):
             return
         entries = self._entries
@@ -196,7 +206,7 @@ class SamplerReading(Reading):
         return next(map(list, seen.look(behind, 1)), None)
 
     def begun(self, order: Order) -> Iterator[Any]:
-        """What the samplers give from the beginning."""
+        """Return an iterator over the samplers from the beginning."""
         if type(order.batch_sampler) is BatchSampler:
             self._seen = Through(order.batch_sampler)
             return iter(self._seen)
@@ -206,12 +216,20 @@ class SamplerReading(Reading):
     def _take(self, indices: Any) -> None:
         read, digest = self._read + len(indices), self._hash.copy()
         digest.update(_bytes_of(indices))
-        self._read, self._hash = read, digest  # both or none, whatever a signal's handler raises
+        self._read, self._hash = read, digest  # both or none, even if a signal's handler raises
 
     # --- an order that is drawn now ---------------------------------------------------------------------------
 
     def note(self, at_first: States, at_iter: States | None, changed: set[str], own: Any) -> None:
-        """From what the order has been drawn: of the global generators, only those that it is drawn from matter."""
+        """Record the states that the order has been drawn from; of the global generators, only those that it draws
+        from.
+
+        Args:
+            at_first: states before the first index was read.
+            at_iter: states before `iter(sampler)`; None if that drew nothing.
+            changed: names of the generators that were drawn from.
+            own: the sampler's own state from before.
+        """
         order = self._order
         order.global_names = tuple(name for name in GENERATORS if name in changed)
         kept = (at_first.keys() - set(GENERATORS)) | set(order.global_names)
@@ -221,10 +239,10 @@ class SamplerReading(Reading):
     # --- an order that has been drawn before ------------------------------------------------------------------
 
     def again(self, drawn: Drawn) -> Iterator[Any]:
-        """What the samplers give behind the start, drawn as it was before.
+        """Draw the order again, and return its entries after the start.
 
         Raises:
-            ConfigError: they give something else up to there.
+            ConfigError: the indices before the start differ.
         """
         start = self._start
         with preserved(GENERATORS):  # what they have become since then is the user's matter
@@ -243,7 +261,12 @@ class SamplerReading(Reading):
         return chain(first, rest)
 
     def _skipped(self, drawn: Drawn, own: Any) -> Iterator[Any]:
-        """What the samplers give behind the place where the epoch goes on, which they are read up to."""
+        """Read the samplers up to the place where the epoch continues, and return the entries after it.
+
+        Args:
+            drawn: states that the order was drawn from.
+            own: state to load into the sampler first; None for none.
+        """
         order = self._order
         if own is not None:
             order.load_own_state(own)
@@ -265,7 +288,8 @@ class SamplerReading(Reading):
         return entries if batches is None else iter(BatchSampler(entries, batches.batch_size, batches.drop_last))
 
     def _skipped_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The same of a batch sampler of the user's own: of a batch that has been delivered in part, the rest."""
+        """Skip the delivered batches of a user's own batch sampler. Of a batch that was delivered in part, the rest
+        remains."""
         owed: list[list[Any]] = []
         for batch in batches:
             left = self._start.samples - self._read
@@ -277,7 +301,7 @@ class SamplerReading(Reading):
         return filter(None, owed)
 
     def _pass_over(self, indices: list[Any]) -> list[Any]:
-        """Count indices as read; those of them that are owed."""
+        """Count indices as read, and return those of them that are still owed."""
         begin, counts = self._read, self._skip(indices)
         self._take(indices)
         owed = [n - begin for stretch in self._start.missing for n in range(*stretch) if begin <= n < self._read]
@@ -298,7 +322,7 @@ def _hash() -> Any:
 
 
 def _bytes_of(indices: Any) -> bytes:
-    """Of indices, to be hashed; how they are cut into batches must not show."""
+    """Encode indices for hashing, independently of how they are cut into batches."""
     try:
         return array("q", indices).tobytes()
     except (TypeError, OverflowError):  # keys of some other kind; indices that no dataset has

@@ -1,4 +1,4 @@
-"""How far an epoch has come with its samplers, and from what their order was drawn."""
+"""The position of an epoch in its samplers, and the states that their order was drawn from."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 from sophon_loader.order.generators import Packed
 
 Stretch = tuple[int, int]
-"""From one sample of an order to before another."""
+"""Half-open range of positions in an order."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """From what an order was drawn.
+    """States that an order was drawn from.
 
     Args:
-        at_first: what the generators stood at before the first index was read.
-        at_iter: what they stood at before `iter(sampler)`; None if that drew nothing.
-        own: what the sampler's `state_dict()` gave before that; None if it has none.
+        at_first: generators before the first index was read.
+        at_iter: generators before `iter(sampler)`; None if that drew nothing.
+        own: the sampler's `state_dict()` from before that; None if it has none.
     """
 
     at_first: Packed
@@ -31,14 +31,14 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Position:
-    """How far an epoch has come.
+    """The position of an epoch.
 
     Args:
-        samples: up to the last one delivered, over all ranks where the loader shards.
-        digest: of their indices; empty where the loader shards, whose order follows from the seed.
-        drawn: from what the order was drawn; None before it is, and where the loader shards.
-        missing: stretches of them, from one to before another, that have not been delivered: where batches come as
-            they are made (`in_order=False`), so no more than workers have in hand.
+        samples: number of samples up to the last one delivered, over all ranks if the loader shards.
+        digest: of their indices; empty if the loader shards, because its order follows from the seed.
+        drawn: states that the order was drawn from; None before it is drawn, and if the loader shards.
+        missing: ranges of those samples that have not been delivered. They occur with `in_order=False`, and hold no
+            more samples than workers are working on.
     """
 
     samples: int = 0
@@ -48,16 +48,16 @@ class Position:
 
 
 class Reading(Iterator[Any]):
-    """One iteration over the samplers, and how far the training has come with it.
+    """One iteration over the samplers, and the training's position in it.
 
-    Where it goes on, what was missing before that place comes first.
+    If it continues an earlier one, missing samples come first.
 
     Attributes:
-        ended: whether the training was told that it is over.
-        unrepeatable: why its order cannot be drawn again; "" if nothing is known against it.
-        on_skipping: called when indices are about to be skipped, also if that is begun anew; gives what is told them,
-            some at a time, and may count them. To be set before the first read.
-        came: batches that have come from workers in an order of their own.
+        ended: True once the training knows that the iteration is over.
+        unrepeatable: reason why the order cannot be drawn again; "" if none is known.
+        on_skipping: called before indices are skipped, also if that begins again. Returns a function that receives the
+            skipped indices, some at a time, and may return counts for them. To be set before the first read.
+        came: number of batches that arrived from workers in their own order.
     """
 
     def __init__(self, start: Position) -> None:
@@ -76,7 +76,7 @@ class Reading(Iterator[Any]):
 
     @property
     def position(self) -> Position:
-        """How far the training has come; an order that has not been drawn yet is drawn now."""
+        """Position of the training. An order that has not been drawn yet is drawn now."""
         if self._drawn is None:
             self._entries = chain(list(islice(self._entries, 1)), self._entries)
         ahead = (stretch for _, stretches, _ in self._ahead.values() for stretch in stretches)
@@ -85,18 +85,18 @@ class Reading(Iterator[Any]):
 
     @property
     def size(self) -> int:
-        """Of the batches that are foreseen, as far as they are made by torch's rule; else 1."""
+        """Size of the batches that can be foreseen, if torch's rule makes them; otherwise 1."""
         return 1
 
     def foresee(self, behind: int) -> list[Any] | None:
-        """A batch that comes later, if it is known by now; of indices one.
+        """Return the indices of a later batch; None if they are not known yet.
 
         Args:
-            behind: how many come before it.
+            behind: number of batches that come before it.
         """
 
     def comes(self, number: int) -> None:
-        """Of the batches that have not been passed, this one is passed next, or behind those told before.
+        """Note that this batch will be passed next, after those noted before.
 
         Args:
             number: of the batch in this reading.
@@ -105,7 +105,11 @@ class Reading(Iterator[Any]):
         self._coming.append(number)
 
     def passed(self) -> int:
-        """The training has had the next batch, or its failure; its size in samples, 0 if none had been read."""
+        """Note that the training has received the next batch, or its error.
+
+        Returns:
+            Size of the batch in samples; 0 if none was read.
+        """
         number = self._coming.popleft() if self._coming else next(iter(self._ahead), -1)
         position, _, size = self._ahead.pop(number, (self._passed, [], 0))
         if position.samples > self._passed.samples:  # not so where the sampler itself has failed, or what was owed came
@@ -114,35 +118,39 @@ class Reading(Iterator[Any]):
 
     @property
     def waits(self) -> bool:
-        """Whether anything has been read and not passed."""
+        """True if a batch was read and not passed."""
         return bool(self._ahead)
 
     def give_up(self) -> None:
-        """The batches that have been read and not passed do not come: what made them was interrupted."""
+        """Drop the batches that were read and not passed, because making them was interrupted."""
         while self._ahead:
             self.passed()
 
     def counted(self, samples: int) -> list[int]:
-        """What was counted of samples as they were passed over, which now come after all.
+        """Return the counts of samples that were skipped, and now come after all.
 
         Args:
-            samples: of the batch that has just been read, of which these are the first.
+            samples: size of the batch that has just been read, which begins with these samples.
         """
         return [self._counts.popleft() for _ in range(min(samples, len(self._counts)))]
 
     def _enter(self, position: Position, stretches: list[Stretch], size: int) -> None:
-        """A batch has been read.
+        """Record that a batch was read.
 
         Args:
-            position: behind it.
-            stretches: that it is of.
+            position: position after it.
+            stretches: ranges that its samples are from.
             size: in samples.
         """
         self._ahead[self._entered] = position, stretches, size
         self._entered += 1
 
     def _repaid(self, samples: int) -> list[Stretch]:
-        """Of so many samples that are read next, the stretches that were owed: those come first."""
+        """Remove the owed ranges, which come first, that the next samples are from, and return them.
+
+        Args:
+            samples: number of samples that are read next.
+        """
         found: list[Stretch] = []
         while samples and self._owed:
             begin, end = self._owed.pop(0)

@@ -1,4 +1,4 @@
-"""A sampler for several ranks: each index once, equal steps at each rank, whatever the number of ranks."""
+"""A sampler for several ranks: each index once, and equally many steps at each rank, for any number of ranks."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from sophon_loader.pipeline.randomness import Seed, op_seed
 from sophon_loader.ranks.seeding import rank_of_all
 
 _ORDER = -1
-"""In place of a sample's index, which no sample has: what shuffles the samples must not be what augments one."""
+"""Used in place of a sample's index. No sample has it, so shuffling and augmentation draw different numbers."""
 
 
 class ShardSampler(DistributedSampler[int]):
-    """Deals one order of all samples out to the ranks of `torch.distributed`; to this process alone without that.
+    """Deals one order of all samples out to the ranks of `torch.distributed`, or to this process if there are none.
 
-    All ranks go through the same order side by side: a step takes the next `ranks * batch_size` of it. So an epoch can
-    go on with another number of ranks from any step. It is a DistributedSampler because frameworks leave such a one
-    where it is, and put one of torch's in place of any other (Lightning, Ray Train) or refuse that.
+    All ranks go through the same order side by side: a step takes the next `ranks * batch_size` samples. So an epoch
+    can continue after any step with another number of ranks. The class is a DistributedSampler because frameworks keep
+    such a sampler, and replace or refuse any other (Lightning, Ray Train).
 
     - Each index is given once in an epoch, at one rank.
-    - Every rank has as many batches. The last two may be shorter, at some ranks by one sample.
-    - An index is given twice only where there are fewer left than ranks, so that one would have no batch.
+    - All ranks have equally many batches. The last two may be shorter, at some ranks by one sample.
+    - An index is given twice only if fewer indices are left than there are ranks, since some rank would have no batch.
 
     Args:
-        data: of which the length is asked.
-        shuffle: whether the order is drawn; from seed and epoch alone.
+        data: the dataset; only its length is used.
+        shuffle: True to draw the order, from seed and epoch alone.
 
     Attributes:
-        run_seed: which the loader tells; None before its first iteration.
+        run_seed: seed of the run, set by the loader; None before its first iteration.
     """
 
     may_be_read_ahead = True
@@ -48,7 +48,7 @@ class ShardSampler(DistributedSampler[int]):
         self.run_seed: Seed | None = None
 
     def __len__(self) -> int:
-        """Samples per rank: so many at some, one less at others."""
+        """Samples per rank, rounded up: some ranks have one less."""
         return -(-len(self._data) // rank_of_all()[1])
 
     def __iter__(self) -> Iterator[int]:
@@ -56,17 +56,17 @@ class ShardSampler(DistributedSampler[int]):
             yield from batch
 
     def batches(self, start: int, batch_size: int | None, *, drop_last: bool) -> Iterator[tuple[list[int], int]]:
-        """This rank's batches, and how many samples all ranks have had after each.
+        """Return an iterator of (this rank's batch, samples that all ranks have received after it).
 
         Args:
-            start: how many samples all ranks have had of the epoch before.
+            start: samples of the epoch that all ranks have received before.
             batch_size: None for one sample at a time.
-            drop_last: whether what does not fill a batch at every rank is left out.
+            drop_last: True to leave out samples that do not fill a batch at every rank.
         """
         return _Dealt(partial(self._dealt, start, batch_size, drop_last=drop_last))
 
     def _dealt(self, start: int, batch_size: int | None, *, drop_last: bool) -> Iterator[tuple[list[int], int]]:
-        """See `batches`; the order is drawn at once."""
+        """Draw the order, and return the iterator of `batches`."""
         rank, ranks = rank_of_all()
         order = self._order()
         size, left = batch_size or 1, len(order) - start
@@ -90,7 +90,15 @@ class ShardSampler(DistributedSampler[int]):
 
     @staticmethod
     def _had(step: int, steps: int, size: int, ranks: int, left: int) -> int:
-        """Samples that all ranks have had after so many steps."""
+        """Return the number of samples that all ranks have received after a step.
+
+        Args:
+            step: number of steps so far.
+            steps: number of all steps.
+            size: of a batch.
+            ranks: number of ranks.
+            left: samples of all steps.
+        """
         if step == steps:
             return left
         fewest, more = divmod(left, ranks)
@@ -111,8 +119,10 @@ class ShardSampler(DistributedSampler[int]):
 
 
 class _Dealt(Iterator[Any]):
-    """What `deal` gives, which is asked when the first entry is read. No generator, which would end with the first
-    exception from outside, as of a signal's handler."""
+    """The entries that `deal` returns; it is called when the first is read.
+
+    Not a generator, which would end with the first exception from outside, such as a signal handler's.
+    """
 
     def __init__(self, deal: Callable[[], Iterator[Any]]) -> None:
         self._deal = deal
@@ -144,7 +154,11 @@ class ShardOrder(Order):
 
 
 def order_of(sampler: Any, batch_sampler: Any, generator: Any, drop_last: bool) -> Order:
-    """The order of a loader with these samplers."""
+    """Return the order of a loader with these samplers.
+
+    Args:
+        sampler, batch_sampler, generator, drop_last: of the loader.
+    """
     source = batch_sampler.sampler if type(batch_sampler) is BatchSampler else sampler
     if isinstance(source, ShardSampler):
         return ShardOrder(source, batch_sampler, generator, drop_last)
@@ -152,10 +166,13 @@ def order_of(sampler: Any, batch_sampler: Any, generator: Any, drop_last: bool) 
 
 
 def shard_sampler(dataset: Any, sampler: Any, batch_sampler: Any, shuffle: bool | None) -> ShardSampler:
-    """The sampler of a loader that is to shard; the one it has, if it was made from another such loader.
+    """Return the sampler of a loader that shards; an existing ShardSampler if it was made from another such loader.
+
+    Args:
+        dataset, sampler, batch_sampler, shuffle: as given to the loader.
 
     Raises:
-        ConfigError: it has a sampler already, or a dataset without indices.
+        ConfigError: it has another sampler already, or an iterable dataset.
     """
     if isinstance(sampler, ShardSampler):
         return sampler
@@ -166,7 +183,7 @@ def shard_sampler(dataset: Any, sampler: Any, batch_sampler: Any, shuffle: bool 
 
 
 class _ShardReading(Reading):
-    """Says how far all ranks have come, which is known from the number of steps."""
+    """Reading of a sharded order. The position of all ranks follows from the number of steps."""
 
     def __init__(self, order: ShardOrder, start: Position) -> None:
         super().__init__(start)

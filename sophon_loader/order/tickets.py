@@ -1,4 +1,4 @@
-"""What reaches a loader worker in place of a list of indices: the batch, its epoch, and which draw each sample gets."""
+"""The ticket that a loader worker receives in place of indices: the batch, its epoch, and each sample's occurrence."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from sophon_loader.client.wanted import BatchId
 from sophon_loader.host.shared import SharedNotes
 
 SLOT_NBYTES = 1 << 16
-"""Room for a ticket whose size nobody knows."""
+"""Bytes for a ticket whose size is not known."""
 _LEAST_NBYTES = 1 << 12
 _HEAD_NBYTES, _SAMPLE_NBYTES = 64, 20
-"""At most, of a ticket: an index and an occurrence are 9 bytes each, as msgpack writes them."""
+"""Maximum bytes of a ticket: for itself, and per sample. msgpack writes an index and an occurrence as up to 9 bytes
+each."""
 _AHEAD_NBYTES = 1 << 20
-"""Memory for tickets that torch has not handed out yet."""
+"""Bytes of memory for tickets that torch has not handed out yet."""
 _BATCH = struct.Struct("<qq")
-"""Iteration and number of the batch, before its ticket: workers look often, and mostly find an earlier one."""
+"""Iteration and number of the batch, in front of its ticket. Workers look often, and mostly find an earlier batch."""
 
 
 class Ticket(NamedTuple):
     """One batch to fetch.
 
-    `indices` are int; what the sampler gives that is none is refused when its batch is due, as in torch's DataLoader.
-    `occurrences` says, per index, how often the iteration had met it before; None when it had met none of them.
+    Args:
+        batch: iteration, epoch and number.
+        indices: ints. Other objects from the sampler are refused when their batch is due, as by torch's DataLoader.
+        occurrences: for each index, how often the iteration had it before; None if it had none of them.
     """
 
     batch: BatchId
@@ -34,18 +37,17 @@ class Ticket(NamedTuple):
     occurrences: list[int] | None = None
 
     def samples(self) -> Iterator[tuple[Any, int]]:
-        """(index, occurrence) of every sample."""
+        """Return (index, occurrence) of every sample."""
         return zip(self.indices, self.occurrences or [0] * len(self.indices), strict=True)
 
 
 class QueuedTickets:
-    """The tickets that DataLoader has in its queues, in memory that workers read: each its own next ones, while it
-    still works on the one before.
+    """The tickets in DataLoader's queues, in shared memory, so that a worker can read its next ones early.
 
     Args:
-        slots: tickets that DataLoader has handed out at a time and not got back, over all workers; and those behind
-            them, of which workers are told.
-        nbytes: of a slot.
+        slots: maximum number of tickets: those that DataLoader has handed out and not got back, over all workers, and
+            later ones that workers may know.
+        nbytes: size of a slot.
     """
 
     def __init__(self, slots: int, nbytes: int = SLOT_NBYTES) -> None:
@@ -55,7 +57,7 @@ class QueuedTickets:
         return len(self._slots)
 
     def put(self, ticket: Ticket) -> None:
-        """Note a ticket, which takes the place of one that has been worked on; one that is too large is left out."""
+        """Write a ticket to its slot, in place of a finished one. A ticket that is too large is left out."""
         try:
             packed: bytes = msgpack.packb(ticket)
         except (OverflowError, TypeError, ValueError):  # an index that no dataset has: the worker says so
@@ -64,7 +66,7 @@ class QueuedTickets:
         self._slots.write(batch.number % len(self._slots), _BATCH.pack(batch.iteration, batch.number) + packed)
 
     def get(self, iteration: int, number: int) -> Ticket | None:
-        """A ticket, if it is queued.
+        """Return a queued ticket; None if it is not queued.
 
         Args:
             iteration: serial number of the iteration over the loader.
@@ -78,14 +80,14 @@ class QueuedTickets:
 
 
 def slot_nbytes(samples: int) -> int:
-    """Room for the ticket of a batch of so many samples."""
+    """Return the bytes that the ticket of a batch of this many samples needs."""
     return min(SLOT_NBYTES, max(_LEAST_NBYTES, _HEAD_NBYTES + _SAMPLE_NBYTES * samples))
 
 
 def room_ahead(nbytes: int) -> int:
-    """How many tickets there may be that torch has not handed out.
+    """Return the number of tickets that torch may not have handed out yet, for which there is memory.
 
     Args:
-        nbytes: of a slot.
+        nbytes: size of a slot.
     """
     return _AHEAD_NBYTES // nbytes

@@ -73,7 +73,8 @@ def test_texts_of_code_and_pages_are_read_and_their_code_is_not(words: ModuleTyp
         ("`so` is a name.", "name the amount first: 'Maximum number of ...'"),
         ("It stands in a list.", "'stands': is"),
         ("It stands for a list, and stands in for another.", None),
-        ("Return None if there is none.", None),
+        ("The key is None if there is none.", None),
+        ("told: name of an argument.", None),
         ("Offset of a word.", None),
     ],
 )
