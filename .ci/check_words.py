@@ -78,7 +78,7 @@ _HOUSE = re.compile("|".join(rf"\b(?P<w{number}>{one})\b" for number, one in enu
 _FIRST = re.compile(r"\W*(the same|\w+)", re.IGNORECASE)
 _SPAN = re.compile(r"(`+)[^`]+?\1|\]\([^)\s]*\)|<[^<>]+>")
 _BLOCK = re.compile(
-    r"\n(?=\s*\n|\s*(?:[-*|>#]|\d+\.|\w+:)\s"  # an empty line, a list's item, an argument
+    r"\n(?=\s*\n|\s*(?:[-*|>#]|\d+\.|\w+(?:, \w+)*:)\s"  # an empty line, a list's item, an argument
     r"|.*\S {2,}\S|[ ]*\S+$)|\|",  # lines in columns, of a tree; a table's cells
     re.MULTILINE,
 )

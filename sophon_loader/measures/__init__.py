@@ -1,1 +1,1 @@
-"""What is counted while a loader runs, and what is concluded from it. Written by workers, read by the main process."""
+"""Counters of a running loader, and the conclusions drawn from them. Workers write them, and the main process reads."""

@@ -18,48 +18,49 @@ from sophon_loader.wire.messages import Sample
 _Key = TypeVar("_Key")
 
 MAX_ENCODINGS = 32
-"""Encodings that have a counter: the nine of this package, and those of entry points."""
+"""Maximum number of encodings with a counter: the nine of this package, and those of entry points."""
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over workers. Its fields, in their order, are also the layout of a worker's row of counters.
+    """Sums over workers. The fields, in their order, are also the layout of a worker's row of counters.
 
     Args:
-        samples: delivered.
+        samples: delivered samples.
         file_bytes: size of the samples' files.
         wire_bytes: payload and headers received for them.
         loader_cpu_s: CPU seconds of the loader's workers.
         agent_cpu_s: CPU seconds of the agent, as it reports them.
-        retries: samples asked for more than once.
-        fallbacks: samples read from the dataset's own root because nothing of use came from the agent.
-        refused: those of them whose files the agent could not read.
+        retries: samples requested more than once.
+        fallbacks: samples read from the dataset's own root because the agent sent nothing usable.
+        refused: fallbacks whose files the agent could not read.
         corrupt: messages between loader and agent that were damaged on their way.
-        malformed: messages of the agent that break the protocol, or that their encoding cannot read.
-        verified: samples that were computed here too, and were the same.
-        degraded: samples that the agent answered with less than was asked for.
-        waited_s: seconds for which the loader's workers waited for replies.
-        starved_s: part of `waited_s`: more could have been on its way, had torch handed out more batches.
+        malformed: messages from the agent that break the protocol, or that their encoding cannot read.
+        verified: samples that were also computed here, with the same result.
+        degraded: samples that the agent prepared less than requested.
+        waited_s: seconds that the loader's workers waited for replies.
+        starved_s: part of `waited_s` in which more requests could have been in flight, had torch handed out more
+            batches.
         offloaded: samples that had ops run at the agent.
-        queued_s: seconds that the offloaded samples waited there for a worker, all together.
-        turnaround_s: seconds from asking for the offloaded samples to their replies, all together.
-        upkeep_s: part of `agent_cpu_s`: what was neither reading, nor ops, nor encoding.
-        offloaded_upkeep_s: part of `upkeep_s`: that of the offloaded samples.
-        busy_s: seconds for which the loader's workers were at work on samples.
+        queued_s: seconds that the offloaded samples waited at the agent for a worker, in total.
+        turnaround_s: seconds from the requests of the offloaded samples to their replies, in total.
+        upkeep_s: part of `agent_cpu_s` that was not spent on reading, ops or encoding.
+        offloaded_upkeep_s: part of `upkeep_s` spent on offloaded samples.
+        busy_s: seconds that the loader's workers worked on samples.
         work_cpu_s, work_s: CPU seconds, and seconds, of ops and encoding at the agent.
         read_bytes, read_s: bytes and seconds of reading files at the agent, one after the other.
-        fresh: replies that came while a worker waited for them.
-        net_s: seconds that those were on their way, all together.
-        fresh_queued_s: seconds that those waited at the agent, all together.
-        weighed: offloaded samples for which the agent told what it had chosen from.
-        weighed_rest_s: CPU seconds that were left to the loader for these, by the agent's estimate.
-        estimated_work_s, weighed_work_s: CPU seconds of ops and encoding of these, as estimated, and as they were.
-        compared_rest_s: part of that: of samples that crossed at cut 0, for which all ops were left.
-        compared_loader_s: CPU seconds that decoding and ops of these took at the loader.
-        fused: samples whose file C of our own has decoded here.
-        unfused: other ones that were decoded here, all by Pillow; both are 0 where that one alone was to decode.
+        fresh: replies that arrived while a worker waited for them.
+        net_s: seconds that fresh replies and their requests were on the network, in total.
+        fresh_queued_s: seconds that fresh replies waited at the agent, in total.
+        weighed: offloaded samples for which the agent reported the choices it had.
+        weighed_rest_s: CPU seconds left to the loader for weighed samples, by the agent's estimate.
+        estimated_work_s, weighed_work_s: CPU seconds of ops and encoding of weighed samples, estimated and measured.
+        compared_rest_s: part of the estimates for samples that crossed at cut 0, with all ops left to the loader.
+        compared_loader_s: CPU seconds that decoding and ops of these samples took at the loader.
+        fused: samples whose file our C code has decoded here.
+        unfused: other samples that Pillow has decoded here; both are 0 if only Pillow was to decode.
         cached: samples whose file came from the cache on this host.
-        in_cache: samples whose file was there when it was decided what to ask for, also if they were asked for.
+        in_cache: samples whose file was in the cache when the request was decided on, even if they were then requested.
         cuts, encodings: samples per cut and per encoding.
     """
 
@@ -104,7 +105,7 @@ class Totals:
     encodings: dict[str, int] = field(default_factory=dict)
 
     def since(self, before: Totals) -> Totals:
-        """What has been added since `before`."""
+        """Return the difference to an earlier reading."""
         scalars = {name: getattr(self, name) - getattr(before, name) for name in _PLACES}
         return Totals(
             **scalars,
@@ -113,7 +114,7 @@ class Totals:
         )
 
     def plus(self, other: Totals) -> Totals:
-        """The sums of both."""
+        """Return the sum of both."""
         return replace(
             self.scalars_with(other),
             cuts=dict(Counter(self.cuts) + Counter(other.cuts)),
@@ -121,12 +122,12 @@ class Totals:
         )
 
     def scalars_with(self, other: Totals) -> Totals:
-        """The sums of both, without `cuts` and `encodings`."""
+        """Return the sum of both, without `cuts` and `encodings`."""
         return Totals(**{name: getattr(self, name) + getattr(other, name) for name in _PLACES})
 
 
 def _added(now: dict[_Key, int], before: dict[_Key, int]) -> dict[_Key, int]:
-    """What has been added to some counts; those that are as before are left out."""
+    """Return the increase of each count; unchanged counts are left out."""
     added = {key: count - before.get(key, 0) for key, count in now.items()}
     return {key: count for key, count in added.items() if count}
 
@@ -138,7 +139,7 @@ _SAMPLES, _FILE_BYTES = _PLACES["samples"], _PLACES["file_bytes"]
 _AGENT_CPU_S, _UPKEEP_S = _PLACES["agent_cpu_s"], _PLACES["upkeep_s"]
 _READ_BYTES, _READ_S = _PLACES["read_bytes"], _PLACES["read_s"]
 _ITERATION = len(_PLACES)
-"""Behind the scalars: the iteration that the row is of."""
+"""Place of the row's iteration, after the scalars."""
 _CUTS = _ITERATION + 1
 _ENCODINGS = _CUTS + MAX_OPS + 1
 
@@ -147,10 +148,10 @@ class Row:
     """One worker's counters of one iteration over the loader; only that worker writes to them.
 
     Args:
-        values: float64[places], where they lie in shared memory.
+        values: float64[places] in shared memory.
         encodings: names that have a counter.
-        said: is told what keeps samples from crossing as was asked for.
-        worker: whose row it is.
+        said: receives the reasons why samples do not cross as requested.
+        worker: number of the worker.
     """
 
     def __init__(self, values: NDArray[np.float64], encodings: Sequence[str], said: WorkerNotes, worker: int) -> None:
@@ -162,13 +163,13 @@ class Row:
 
     @property
     def iteration(self) -> int:
-        """Which iteration over the loader is counted, from 1."""
+        """Number of the iteration over the loader that is counted, from 1."""
         return int(self._iteration)
 
     def begin(self, iteration: int) -> None:
-        """Count what follows for this iteration.
+        """Begin to count for an iteration.
 
-        If a newer one has begun, it is counted nowhere: this worker is then left over from one that was given up.
+        If a newer one has begun, nothing is counted: this worker is then a leftover of an iteration that was given up.
         """
         self._iteration = iteration
         if iteration > self._shared[_ITERATION]:
@@ -176,7 +177,8 @@ class Row:
             self._shared[_ITERATION] = iteration
 
     def _values(self) -> NDArray[np.float64]:
-        """Where to count: a newer iteration may have begun in the middle of a batch of this one."""
+        """Return the array to count in. It is a dummy once a newer iteration has begun, which may happen within a
+        batch."""
         return self._shared if self._shared[_ITERATION] == self._iteration else self._nowhere
 
     def add(self, **amounts: float) -> None:
@@ -197,9 +199,9 @@ class Row:
         """Count one sample that came from the agent.
 
         Args:
-            sample: its answer.
-            wanted_cut: that was asked for.
-            turnaround_s: seconds from asking to the reply.
+            sample: the reply.
+            wanted_cut: cut that was requested.
+            turnaround_s: seconds from the request to the reply.
         """
         values = self._values()
         values[_SAMPLES] += 1
@@ -225,15 +227,15 @@ class Row:
                 self._said.degraded(self._worker, sample.note)
 
     def uncarried(self, text: str) -> None:
-        """An op gives what no encoding carries; which op, and what."""
+        """Note that an op returns a value that no encoding carries; `text` names the op and the type."""
         self._said.uncarried(self._worker, text)
 
     def kept(self, text: str) -> None:
-        """Why this worker leaves no op to the agent that it would else; "" if it does."""
+        """Note the reason why this worker keeps ops that it would otherwise leave to the agent; "" if it keeps none."""
         self._said.kept(self._worker, text)
 
     def changed(self) -> None:
-        """The transforms are not those any more that the agent knows."""
+        """Note that the transforms differ from those that the agent knows."""
         self._said.changed(self._worker)
 
 
@@ -241,13 +243,13 @@ class Statistics:
     """The rows of all workers.
 
     Args:
-        rows: at least the number of workers, and 1.
-        encodings: the names that `Row.count` may be given.
+        rows: at least the number of workers, and at least 1.
+        encodings: names that `Row.count` may receive.
 
     Attributes:
-        agent_cores: per worker, the agent's cores that its connection can count on, as the agent said last.
-        per_worker: per worker, the cores that each of the agent's workers has, as it said last; 0 before that.
-        shortest_net_s: per worker, the shortest time that a reply has been on its way; inf before one has come.
+        agent_cores: for each worker, the agent's cores that its connection can count on, by the agent's newest report.
+        per_worker: for each worker, the cores of each of the agent's workers, by its newest report; 0 before the first.
+        shortest_net_s: for each worker, the shortest time that a reply was on the network; inf before the first.
 
     Example:
         >>> statistics = Statistics(rows=2, encodings=["file"])
@@ -264,14 +266,14 @@ class Statistics:
             np.zeros((rows, _ENCODINGS + MAX_ENCODINGS)), np.zeros(rows), np.zeros(rows), np.full(rows, np.inf)
         )
         self.said = WorkerNotes(rows)
-        """Why samples did not cross as was asked for."""
+        """Reasons why samples did not cross as requested."""
 
     def row(self, worker: int) -> Row:
-        """The row of a worker."""
+        """Return the row of a worker."""
         return Row(self._values.array[worker], self._encodings, self.said, worker)
 
     def totals(self, iteration: int) -> Totals:
-        """What has been counted of an iteration so far; nothing when a newer one has begun."""
+        """Return the counts of an iteration so far; zeros once a newer one has begun."""
         rows = self._values.array
         values = rows[rows[:, _ITERATION] == iteration].sum(axis=0)
         cuts = {cut: int(n) for cut, n in enumerate(values[_CUTS:_ENCODINGS]) if n}
@@ -284,5 +286,5 @@ class Statistics:
 
 
 def _number(name: str, value: float) -> float:
-    """A counter as it is told: seconds as a float, all else as an int."""
+    """Convert a counter for `Totals`: seconds to a float, all others to an int."""
     return float(value) if name.endswith("_s") else int(value)

@@ -1,4 +1,4 @@
-"""What the loader has measured, planned with and concluded, all of one moment."""
+"""The loader's measurements, plan and conclusions at one moment."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from sophon_loader.wire.wanted_cores import WantedCores
 
 @dataclass(frozen=True)
 class Findings:
-    """What the loader has measured, planned with and concluded, all of one moment; `Report` says what each is.
+    """The loader's measurements, plan and conclusions at one moment; `Report` describes the fields.
 
-    `verdict` holds what takes some milliseconds to work out, and is worked out where a report is made.
-    `wanted` is that of some seconds ago, which is told to a fleet.
+    `verdict` holds figures that take some milliseconds to compute, so they are computed when a report is made. `wanted`
+    is some seconds old, and is what a fleet is asked for.
 
-    `auto` has new ones whenever it revises its prices, the other policies where they plan and at the end of a pass.
+    `auto` makes new findings whenever it revises its prices. The other policies make them when they plan, and at the
+    end of a pass.
     """
 
     plan_reason: str = ""
@@ -28,15 +29,15 @@ class Findings:
     wanted: WantedCores | None = None
 
     def would_bring(self) -> dict[str, float]:
-        """Empty where it is not known what limits."""
+        """Return the speed-ups by `Verdict.would_bring`; empty if the limiting resource is not known."""
         return dict(self.verdict.would_bring) if self.verdict is not None and self.limits else {}
 
     def weighed(self) -> dict[str, dict[str, float]]:
-        """Empty while no choice has been weighed."""
+        """Return the costs by `Verdict.weighed`; empty before any choice was weighed."""
         return {} if self.verdict is None else self.verdict.weighed()
 
     def wanted_now(self) -> WantedCores | None:
-        """Of the moment of all the others, where a fleet is told any."""
+        """Return the wanted cores at the moment of the other findings; None if no fleet is asked for cores."""
         if self.wanted is None or self.verdict is None or self.verdict.wanted_cores is None:
             return None
         return WantedCores(self.verdict.wanted_cores, self.wanted.per_agent)

@@ -1,4 +1,4 @@
-"""How far an iteration has come."""
+"""The progress of an iteration."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from sophon_loader.measures.counters import NO_TOTALS, Totals
 
 @dataclass(frozen=True)
 class Moment:
-    """How far an iteration has come, or what passed between two such moments.
+    """The progress of an iteration, or the difference between two moments of it.
 
     Args:
-        seconds: since it began.
-        totals: counted since then.
-        awaited_s: of these, seconds for which the training waited for batches.
-        stepped: samples whose training steps have ended. Workers run ahead of them, by batches.
+        seconds: since the iteration began.
+        totals: counts since then.
+        awaited_s: part of `seconds` for which the training waited for batches.
+        stepped: samples whose training steps have ended. Workers are ahead of them, by batches.
     """
 
     seconds: float
@@ -24,7 +24,11 @@ class Moment:
     stepped: int
 
     def with_what_passed(self, before: Moment, after: Moment) -> Moment:
-        """This, and what passed from one moment of an iteration to another."""
+        """Return the sum of this and the difference between two moments of an iteration.
+
+        Args:
+            before, after: the two moments.
+        """
         passed = after.totals.since(before.totals)
         return Moment(
             self.seconds + after.seconds - before.seconds,

@@ -1,7 +1,7 @@
 """Stage 2: the size of each sample at every stage and the CPU time of every op, in at most 64 bytes per sample.
 
-Loader workers write while they run a pipeline from the file on; the main process reads. What is measured is the value
-itself, not one of its encodings.
+Loader workers write while they run a pipeline from the file on; the main process reads. Sizes are those of the values,
+before any encoding.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from PIL import Image
 from sophon_loader.host.shared import SharedArray
 
 MAX_MEASURED_OPS = 9
-"""Ops that are measured one by one: 10 sizes of 4 bytes, 9 times and 2 sides of 2 bytes make 62 bytes a sample."""
+"""Maximum number of ops measured one by one: 10 sizes of 4 bytes, 9 times and 2 sides of 2 bytes make 62 bytes a
+sample."""
 UNKNOWN_NBYTES = 0xFFFFFFFF
-"""The size of what cannot cross the wire."""
+"""Size given for a value that cannot cross the wire."""
 _MAX_MS = float(np.finfo(np.float16).max)
-"""65504; a longer time is kept as this one, since inf would be no time."""
+"""65504. Longer times are stored as this, because inf would not count as a time."""
 
 
 class SampleProfile:
-    """What is known of each sample.
+    """Measured sizes and times of each sample.
 
     Example:
         >>> profile = SampleProfile(samples=1000, ops=4)
@@ -35,11 +36,11 @@ class SampleProfile:
 
     Args:
         samples: N.
-        ops: length of the longest pipeline, >= 1; ops from the ninth on are counted together.
+        ops: length of the longest pipeline, >= 1; ops from the ninth on are measured together.
 
     Attributes:
-        nbytes: uint32[N, S], size in bytes at stage 0 .. S-1. 0 at stage 0 means not profiled yet, 0 at another one
-            that the sample's pipeline is shorter.
+        nbytes: uint32[N, S], size in bytes at stage 0 .. S-1. 0 at stage 0 means not profiled yet; 0 at another stage
+            means that the sample's pipeline is shorter.
         op_ms: float16[N, S-1], CPU milliseconds of each op at the loader.
         sides: uint16[N, 2], width and height in px after op 0; 0 means unknown or above 65535.
     """
@@ -70,7 +71,7 @@ class SampleProfile:
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """bool[N]: which samples have been profiled."""
+        """bool[N]: True for each profiled sample."""
         known: NDArray[np.bool_] = self.nbytes[:, 0] > 0
         return known
 
@@ -81,7 +82,7 @@ class SampleProfile:
 
     @property
     def mean_ops_s(self) -> float | None:
-        """Loader CPU seconds of all ops of a profiled sample together, the mean; None before one has been profiled."""
+        """Mean loader CPU seconds of all ops of a profiled sample; None before the first."""
         known = self.known
         if not known.any():
             return None
@@ -89,7 +90,7 @@ class SampleProfile:
 
     @property
     def recording(self) -> bool:
-        """Whether workers are to measure."""
+        """True if workers are to measure."""
         return bool(self._recording.array[0])
 
     @recording.setter
@@ -101,23 +102,23 @@ class SampleProfile:
 
         Args:
             file_nbytes: size of its file.
-            reach: stages that the agent reaches; a value at a later one cannot cross the wire.
+            reach: last stage that the agent reaches; a value at a later one cannot cross the wire.
         """
         return Measurement(self.ops, file_nbytes, reach)
 
     def store(self, index: int, measured: Measurement) -> None:
-        """Keep a finished measurement.
+        """Store a finished measurement.
 
         Args:
             index: of the sample.
-            measured: what `measure` has started.
+            measured: the measurement that `measure` returned.
         """
         self.op_ms[index] = measured.op_ms
         self.sides[index] = measured.sides
         self.nbytes[index] = measured.nbytes
 
     def add(self, indices: NDArray[np.uint32], rows: dict[str, NDArray[Any]]) -> None:
-        """Take over what was measured elsewhere of samples that are not known here.
+        """Take over measurements from elsewhere, for samples that are not profiled here.
 
         Args:
             indices: uint32[n], of the samples.
@@ -131,15 +132,15 @@ class SampleProfile:
             array[indices[new]] = rows[name][new]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything, by name, for saving."""
+        """Return all arrays by name, for saving."""
         return {"nbytes": self.nbytes, "op_ms": self.op_ms, "sides": self.sides}
 
     def load(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Take over what `arrays` returned.
+        """Load the arrays that `arrays` returned.
 
         Raises:
-            KeyError, ValueError: an array is missing, has another shape or dtype, or holds something that is no time;
-                then nothing is taken over.
+            KeyError, ValueError: an array is missing, has another shape or dtype, or holds values that are not times.
+                Nothing is loaded then.
         """
         for name, array in self.arrays().items():
             found = arrays[name]
@@ -156,7 +157,7 @@ class Measurement:
     """One sample on its way through a pipeline; `after` is the chain's callback.
 
     Args:
-        ops: that are measured one by one.
+        ops: number of ops that are measured one by one.
         file_nbytes, reach: as for `SampleProfile.measure`.
     """
 
@@ -170,11 +171,11 @@ class Measurement:
         self._last_s = time.thread_time()
 
     def after(self, stage: int, value: Any) -> None:
-        """Op `stage - 1` has run.
+        """Record that op `stage - 1` has run.
 
         Args:
-            stage: behind it, >= 1.
-            value: what it returned.
+            stage: number of the stage after the op, >= 1.
+            value: result of the op.
         """
         now_s = time.thread_time()
         ops = len(self._ms)
@@ -188,7 +189,7 @@ class Measurement:
 
 
 def nbytes_of(value: Any) -> int:
-    """Size of a value as its plain encoding sends it; 2**32 - 1 for one that cannot be sent."""
+    """Return the size of a value in its plain encoding, bytes; 2**32 - 1 if it cannot be sent."""
     if isinstance(value, Image.Image):
         return min(value.width * value.height * len(value.getbands()), UNKNOWN_NBYTES)
     if isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""What limits, and what more would bring: of the one moment in which a tariff was worked out. Pure."""
+"""The limiting resources, and the gain from more of each, at the moment a tariff was computed. Pure."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ DOUBLED = {
     "agent-cpu": "agent_cores",
     "agent-disk": "disk_samples_s",
 }
-"""What `would_bring` tells of, and the rate that is doubled for it."""
+"""Resources of `would_bring`, and the rate that is doubled for each."""
 LEAST_SPEED = 0.5
-"""The least share of the cores that agents promise that work there is taken to get. Else agents that take each other's
-cores would call for more and more of them."""
+"""Minimum share of the promised cores that work at agents is assumed to get. Without it, agents that compete for the
+same cores would ask for more and more of them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """What was known when a tariff was worked out. Frozen, so whichever thread asks hears of one moment alone.
+    """The facts behind a tariff. Frozen, so every thread that reads it sees a single moment.
 
     Args:
-        policy: that has worked it out.
-        facts: the samples of late, and what the resources gave; without a table while no choice has been weighed.
-        wire_seen: whether the rate of the wire was measured. What a guess would make of the wire is not told.
-        tariff: what requests go out at.
-        agent_speed: share of the cores that agents promise that work there gets.
-        files_from_agents: whether files can be had from agents alone.
+        policy: the policy that has computed the tariff.
+        facts: recent samples, and the measured rates of the resources; without a table before any choice was weighed.
+        wire_seen: True if the rate of the wire was measured. Conclusions from a guessed rate are not reported.
+        tariff: the prices that requests carry.
+        agent_speed: share of the promised cores that work at agents gets.
+        files_from_agents: True if only agents can supply files.
 
     Example:
         >>> Verdict(policy, facts, True, tariff).would_bring["wire"]
@@ -51,13 +51,14 @@ class Verdict:
 
     @property
     def seconds(self) -> float | None:
-        """That the known samples take under the tariff; None where the policy does not say."""
+        """Predicted seconds for the known samples under the tariff; None if the policy does not predict."""
         predicted = self.tariff.predicted
         return None if predicted is None else predicted.seconds
 
     @property
     def throughput(self) -> dict[str, float]:
-        """SOPHON's stage 1: samples/s of `gpu`, `cpu` and `io` by themselves without offloading, where they limit."""
+        """SOPHON's stage 1: samples/s of `gpu`, `cpu` and `io`, each alone and without offloading; only those that take
+        time."""
         time, samples = self.tariff.without, self.facts.samples
         if time is None:
             return {}
@@ -67,18 +68,18 @@ class Verdict:
         return {name: samples / seconds for name, seconds in busy.items() if seconds > 0}
 
     def limits(self, *, offloading: bool = True) -> dict[str, float]:
-        """By resource the share of the time for which it is busy, the busiest first; empty where nothing is predicted.
+        """Return each resource's share of busy time, the busiest first; empty without a prediction.
 
         Args:
-            offloading: by the tariff; else as if nothing was offloaded.
+            offloading: True under the tariff; False as if nothing was offloaded.
         """
         time = self.tariff.predicted if offloading else self.tariff.without
         return {} if time is None else shares_of(time, wire_seen=self.wire_seen)
 
     @cached_property
     def would_bring(self) -> dict[str, float]:
-        """Times as many images/s, by the model, with twice of each resource, each time under the best tariff for it;
-        empty while no choice has been weighed."""
+        """Speed-up in images/s by the model with twice of each resource, under the best tariff for it; empty before any
+        choice was weighed."""
         if self.seconds is None or self.facts.table is None:
             return {}
         rates = self.facts.rates
@@ -93,7 +94,8 @@ class Verdict:
 
     @cached_property
     def wanted_cores(self) -> float | None:
-        """Cores of agents that could be used, as agents promise them; None while no choice has been weighed."""
+        """Agent cores that the loader could use, in the unit that agents promise; None before any choice was
+        weighed."""
         # A policy that does not predict goes by something else than the programme that this is worked out from.
         if self.seconds is None or self.facts.table is None:
             return None
@@ -107,7 +109,7 @@ class Verdict:
         return predicted.seconds
 
     def weighed(self) -> dict[str, dict[str, float]]:
-        """What each choice takes, a mean over the samples that have it."""
+        """Return each choice's mean costs over the samples that have it."""
         table = self.facts.table
         if table is None:
             return {}
@@ -120,11 +122,11 @@ class Verdict:
 
 
 def shares_of(time: EpochTime, *, wire_seen: bool = True) -> dict[str, float]:
-    """For each resource the share of the time for which it is busy, the busiest first.
+    """Return each resource's share of busy time, the busiest first.
 
     Args:
         time: under the cost model.
-        wire_seen: whether the time of the wire is more than a guess; else it is left out.
+        wire_seen: True if the wire's rate was measured; otherwise the wire is left out.
     """
     busy = {
         "gpu": time.gpu_s,

@@ -1,4 +1,4 @@
-"""Why samples crossed as files though more could have been sent: what workers find out, for the report."""
+"""Reasons that workers find why samples crossed as files although more could have been sent, for the report."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sophon_loader.pipeline.switches import ON_TENSORS, remedy_for
 
 _NOTE_NBYTES = 600
 _MAX_LENGTH = 300
-"""Characters of an agent's text that are kept; the reason is at its end."""
+"""Maximum number of characters of an agent's text; the reason is at its end."""
 _MAX_KEPT_NBYTES = _NOTE_NBYTES - 8
-"""What fits."""
+"""Bytes of text that a note has room for."""
 _CHANGED = (
     "a transform, or a parameter of an op, was changed while samples were loaded: from there on no op runs at the "
     "agent, until an epoch begins that starts workers (any epoch where num_workers=0)"
@@ -25,10 +25,10 @@ _CHANGED = (
 
 
 class WorkerNotes:
-    """What each worker has found out last, in memory that it writes and the main process reads.
+    """The newest finding of each worker, in memory that the worker writes and the main process reads.
 
     Args:
-        workers: that write.
+        workers: number of workers.
 
     Example:
         >>> said = WorkerNotes(workers=1)
@@ -40,54 +40,54 @@ class WorkerNotes:
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self._notes = SharedNotes(4 * workers, _NOTE_NBYTES)
-        """Places of each worker for degraded samples; behind them those for values that do not cross, for ops that stay
-        here, and for changes."""
+        """A place of each worker for degraded samples, then for values that do not cross, for ops that stay here, and
+        for changes."""
 
     def begin(self) -> None:
-        """An epoch begins: what a worker has found changed, it says anew."""
+        """Begin an epoch: forget changes of transforms, which workers report again."""
         for worker in range(self._workers):
             self._notes.write(3 * self._workers + worker, b"")
 
     def changed(self, worker: int) -> None:
-        """Transforms have changed within an epoch.
+        """Note that transforms have changed within an epoch.
 
         Args:
-            worker: who makes samples by others than the agent knows.
+            worker: number of the worker whose transforms differ from those that the agent knows.
         """
         self._notes.write(3 * self._workers + worker, _CHANGED.encode())
 
     def degraded(self, worker: int, note: str) -> None:
-        """The agent has answered with less than was asked for.
+        """Note that the agent has prepared a sample less than requested.
 
         Args:
-            worker: who was answered.
-            note: of the answer.
+            worker: number of the worker that received the sample.
+            note: the reply's note.
         """
         self._notes.write(worker, _reason(note).encode(errors="replace")[:_MAX_LENGTH])
 
     def uncarried(self, worker: int, text: str) -> None:
-        """An op gives what no encoding carries.
+        """Note that an op returns a value that no encoding carries.
 
         Args:
-            worker: who has seen it.
-            text: which op, and what it gives.
+            worker: number of the worker that has run the op.
+            text: names the op and the type of its value.
         """
         self._notes.write(self._workers + worker, text.encode(errors="replace")[:_MAX_LENGTH])
 
     def kept(self, worker: int, text: str) -> None:
-        """A worker leaves no op to the agent that it would else.
+        """Note that a worker keeps ops that it would otherwise leave to the agent.
 
         Args:
-            worker: which.
-            text: why, as `kept_here` says it; "" if it leaves all to it again.
+            worker: number of the worker.
+            text: the reason, from `kept_here`; "" if it keeps none any more.
         """
         self._notes.write(2 * self._workers + worker, text.encode(errors="replace")[:_MAX_KEPT_NBYTES])
 
     def notes(self, degraded: int) -> list[str]:
-        """What a user should know.
+        """Return the notes for the user.
 
         Args:
-            degraded: samples of the epoch that the agent answered with less than was asked for.
+            degraded: samples of the epoch that the agent prepared less than requested.
         """
         found = [
             f"{text}, which cannot be sent, so the op and those behind it stay at the loader; have it return one "
@@ -101,18 +101,19 @@ class WorkerNotes:
         return found
 
     def _texts(self, first: int) -> list[str]:
-        """What stands in the places of all workers, from the first one on."""
+        """Return the distinct texts in the places of all workers, from the place `first` on."""
         read = [self._notes.read(first + worker) for worker in range(self._workers)]
         return sorted({text.decode(errors="replace") for text in read if text})
 
 
 def kept_here(differ: Sequence[str], main: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """The note on ops that stay at the loader, since a worker has set torch otherwise than the main process.
+    """Return the note on ops that stay at the loader because a worker's settings of torch differ from the main
+    process's.
 
     Args:
         differ: names of the settings.
         main: all settings of the main process.
-        here: those of the worker.
+        here: all settings of the worker.
     """
     each = ", ".join(
         f"{name} is {here.get(name)} in a worker and {main.get(name)} in the main process"
@@ -125,7 +126,7 @@ def kept_here(differ: Sequence[str], main: Mapping[str, str], here: Mapping[str,
 
 
 def _reason(note: str) -> str:
-    """The exception of an agent's note, and where it was raised, without the traceback."""
+    """Extract the exception's text from an agent's note, without the traceback."""
     lines = note.strip().splitlines()
     heads = [n for n, line in enumerate(lines) if line.startswith((" ", "Traceback")) or line.endswith("at the agent:")]
     said = "; ".join(lines[heads[-1] + 1 if heads else 0 :])
@@ -134,12 +135,13 @@ def _reason(note: str) -> str:
 
 
 def looking(chain: Chain, reach: int, found: Callable[[str], None]) -> Callable[[int, Any], None]:
-    """A callback of `Chain.run` that sees whether what the ops give can cross the wire.
+    """Make a callback of `Chain.run` that checks if the ops' values can cross the wire.
 
     Args:
         chain: the pipeline.
         reach: the last stage at which its values may cross.
-        found: is called when that stage has come; with which op gives what, if that value cannot cross, else with "".
+        found: called at that stage: with a text that names the op and its value if the value cannot cross, else with
+            "".
     """
     first = ""
 
