@@ -1,1 +1,1 @@
-"""A batch on its way from a worker to the main process: in shared memory that is used again and again."""
+"""Carries a batch from a worker to the main process, in shared memory that is reused."""

@@ -1,13 +1,13 @@
-"""How a batch gets from a loader's worker to the main process: in shared memory that is used again and again.
+"""Carries a batch from a loader's worker to the main process, in shared memory that is reused.
 
-torch gives every tensor of every batch a file in memory of its own, whose pages the kernel makes and clears one by one
-as they are written, and whose descriptor goes through a socket. Here a worker keeps such files, called pieces, makes
-the next batches in them, and sends the descriptor of each only once. `OffloadOptions(reuse_batch_memory=False)`
-switches that off: then nothing of this module runs, and every batch goes torch's way.
+torch gives every tensor of every batch its own file in memory. The kernel allocates and clears its pages one by one as
+they are written, and its descriptor goes through a socket. Here a worker keeps such files, called pieces, makes the
+next batches in them, and sends each descriptor only once. The option `reuse_batch_memory=False` switches that off. Then
+nothing of this module runs, and every batch takes torch's way.
 
-**What is delivered.** What torch would have made: tensors over shared storages of their own exact size. The one
-difference is that this module may hold a storage, too, after its last tensor is gone. So whatever may be done with a
-batch of torch's DataLoader may be done with these.
+**What is delivered.** The tensors that torch would have made, over shared storages of exactly their size. The one
+difference is that this module may still hold a storage after its last tensor is gone. So users
+may treat these batches like those of torch's DataLoader.
 
 **Who calls what.** One `BatchMemory` belongs to one loader. Each of its processes has a copy, and the two ends never
 call the same methods.
@@ -21,26 +21,27 @@ call the same methods.
 
 A lock guards what the two threads of a worker share. In the main process one thread at a time reads the queue.
 
-**The life of a piece.** The worker creates it (`lend`) and numbers this use of it (`PieceUse`). It is sent under
-another number each time that it is pickled (`reduced`), the first time with its descriptor. The main process maps it
-(`attach`) and from then on looks, whenever it attaches something of that worker, whether that use has ended. If so, it
-writes the use into the array `ended`, at (row of the worker, number of the piece): each place has one writer, the main
-process, and one reader, the worker. No answer is waited for, on either side.
+**The life of a piece.** The worker creates it (`lend`) and numbers this use of it (`PieceUse`). Each time that the
+piece is pickled it is sent under another number (`reduced`), the first time with its descriptor. The main process maps
+it (`attach`). Whenever it attaches a piece of that worker, it checks which uses have ended. It writes an ended use into
+the array `ended`, at (row of the worker, number of the piece). Each place has one writer, the main process, and one
+reader, the worker. Neither side waits for an answer.
 
-**When a piece may be used again.** When at both ends
+**When a piece may be reused.** When at both ends
 
-1. nothing but this module refers to its storage: no tensor, view, array, graph or storage object, by the storage's own
-   count of references;
-2. no other process can have it: this one has not forked while it was in use, and torch has not handed its descriptor
-   out, which torch notes in a table of its own whenever a tensor is pickled for another process;
-3. the storage still lies where it was made: torch moves it when it is shared under another strategy.
+1. only this module refers to its storage: no tensor, view, array, graph or storage object does, by the storage's own
+   reference counts;
+2. no other process can have it. This one has not forked while it was in use, and torch has not passed its descriptor
+   on, which torch records in its own table whenever a tensor is pickled for another process;
+3. the storage is still at its first address: torch moves it when it is shared under another strategy.
 
-The main process says so for its end by the use in `ended`, and the worker checks its own end in `lend`. What fails 2 or
-3 is abandoned: it is never used again, and lives for as long as torch would have it live.
+The main process confirms its end by the use in `ended`, and the worker checks its own end in `lend`. A piece that fails
+2 or 3 is abandoned: it is never reused, and lives for as long as torch would have it live.
 
-**What is lent for.** Only tensors that `Collate` makes itself, by torch's own rules of `default_collate`. All else goes
-torch's way, which is also taken when every piece is in use, under the sharing strategy "file_system", where descriptors
-or shared memory are scarce (`room.py`), and by a release of torch that does not show what the conditions above ask for.
+**Which tensors are made in pieces.** Only those that `Collate` makes itself, by torch's own rules of `default_collate`.
+All others take torch's way. So do all tensors when every piece is in use, under the sharing strategy "file_system", and
+when descriptors or shared memory are scarce (`room.py`). A release of torch that does not expose what the conditions
+above need takes torch's way, too.
 """
 
 from __future__ import annotations
@@ -68,30 +69,31 @@ from sophon_loader.batches.room import FREE_SHARE, KEPT_SHARE, Room, lowest_free
 from sophon_loader.host.shared import SharedArray
 
 SMALL_NBYTES = 1 << 16
-"""Pieces up to this size are counted apart, so that labels that are kept do not take the place of images."""
+"""Size up to which pieces are counted separately, bytes, so that retained labels do not take the places of images."""
 MAX_LARGE, MAX_SMALL = 8, 24
-"""Pieces of a worker. That bounds its memory, by the large ones. As many are in use as there are large tensors on their
-way, with the training step, or not yet known to be free: four to six for batches of one image tensor."""
+"""Maximum number of large and small pieces of a worker. The large ones bound its memory. A piece is in use while its
+tensor is on its way, with the training step, or not yet known to be free. That is four to six pieces for batches of one
+image tensor."""
 
 LOOK_S = 0.1
-"""How often a worker looks at the host's memory."""
+"""Seconds between two checks of the host's memory by a worker."""
 
 _CAN_TELL = all(hasattr(reductions, name) for name in ("shared_cache", "fd_id")) and hasattr(
     torch._C, "_storage_Use_Count"
 )
-"""Whether this release of torch shows what the conditions above ask for; pieces are lent only then."""
+"""True if this release of torch exposes what the conditions above need; pieces are lent only then."""
 
 _memories: weakref.WeakValueDictionary[str, BatchMemory] = weakref.WeakValueDictionary()
-"""By name, those of this process: what a worker pickles says by name where it is to be attached."""
+"""The memories of this process, by name. A pickled storage names the memory that it is to be attached to."""
 
 
 class PieceUse(NamedTuple):
     """One use of a piece. In shared memory it is a uint64, and 0 stands for no use at all.
 
     - bit 63: abandoned. Another process (a forked child, say) may still see the tensor, so the piece is never reused.
-    - bits 0 to 62: the number of the use. A worker counts from a random number below 2**62. So a worker that follows
-      another one in the same row of `ended` does not take what stands there for an answer to a use of its own, as it
-      could if they counted from 1, or from process ids, which come again.
+    - bits 0 to 62: the number of the use. A worker counts from a random number below 2**62. So a new worker in an old
+      worker's row of `ended` does not mistake old numbers for answers to its own uses. It could if they counted from 1,
+      or from process ids, which recur.
 
     The count cannot run over into bit 63: that would take 2**62 uses, and a busy worker makes some 10**8 in a year.
     """
@@ -101,15 +103,15 @@ class PieceUse(NamedTuple):
 
     @staticmethod
     def first() -> PieceUse:
-        """Where a worker begins to count."""
+        """Return the use at which a worker begins to count."""
         return PieceUse(int.from_bytes(os.urandom(8), "little") >> 2 | 1)
 
     def next(self) -> PieceUse:
-        """The use that is begun after this one."""
+        """Return the next use."""
         return PieceUse(self.number + 1)
 
     def pack(self) -> int:
-        """As a uint64."""
+        """Encode as a uint64."""
         return self.number | self.abandoned << 63
 
     @staticmethod
@@ -126,7 +128,7 @@ class _Forks:
     @staticmethod
     @cache
     def watch() -> None:
-        """Begin to count; a forked child goes on counting its own."""
+        """Begin to count. A forked child continues with its own forks."""
         os.register_at_fork(before=_Forks._one_more)
 
     @staticmethod
@@ -135,14 +137,15 @@ class _Forks:
 
 
 class Piece:
-    """Shared memory that is used again, as one end sees it.
+    """Reusable shared memory, as one end sees it.
 
     Args:
-        make: gives the storage; nobody else may refer to it, which is why it is not given as it is.
+        make: returns the storage, to which no other object may refer. A function, because an argument would be such an
+            object.
 
     Attributes:
         storage: shared, of exactly `nbytes`.
-        use: what it is in use for; None while it is free. A worker that does not send what it was lent sets it to None.
+        use: its current use; None while it is free. A worker that does not send a lent piece sets it to None.
     """
 
     def __init__(self, make: Callable[[], torch.UntypedStorage]) -> None:
@@ -157,19 +160,19 @@ class Piece:
         self._forks = _Forks.count
 
     def begin(self, use: PieceUse) -> None:
-        """It is in use from now on, under that number; if it was before, the forks since then still count."""
+        """Begin a use. If the piece is already in use, forks since the first use still count."""
         if self.use is None:
             self._forks = _Forks.count
         self.use = use
 
     @property
     def is_held(self) -> bool:
-        """Whether something but this module refers to the storage."""
+        """True if an object outside this module refers to the storage."""
         return self._references() != self._alone
 
     @property
     def has_escaped(self) -> bool:
-        """Whether another process may have the memory, or torch has moved it."""
+        """True if another process may have the memory, or torch has moved it."""
         has_forked = self._forks != _Forks.count
         was_sent = self._file in reductions.shared_cache
         return has_forked or was_sent or self.storage.data_ptr() != self.address
@@ -189,14 +192,14 @@ class _Session:
 
 
 class BatchMemory:
-    """The memory of all workers of a loader; see the module for who calls what.
+    """The memory of all workers of a loader; see the module for the callers.
 
     Args:
-        workers: number of them.
-        room: that there is.
+        workers: number of workers.
+        room: limits of this process and host.
 
     Attributes:
-        room: that there is.
+        room: limits of this process and host.
 
     Example:
         >>> memory = BatchMemory(workers=4)
@@ -233,12 +236,12 @@ class BatchMemory:
     # --- a worker's side --------------------------------------------------------------------------------------
 
     def lend(self, nbytes: int) -> Piece | None:
-        """A piece to make a tensor in; None for torch's way.
+        """Lend a piece to make a tensor in; None for torch's way.
 
-        It comes back when the tensor has been sent and dropped at both ends, or when its `use` is set to None.
+        It is returned when the tensor was sent and dropped at both ends, or when its `use` is set to None.
 
         Args:
-            nbytes: that it shall have, no more and no less.
+            nbytes: exact size of the tensor.
         """
         if not _CAN_TELL or nbytes == 0 or get_sharing_strategy() != "file_descriptor":  # type: ignore[no-untyped-call]
             return None
@@ -254,13 +257,15 @@ class BatchMemory:
                     break
             else:
                 return None
-            piece.use = None  # what it was used for has ended, so that forks are counted anew
+            piece.use = None  # its last use has ended, so that forks are counted from here
             piece.begin(self._next_use())
             return piece
 
     def _numbers_for(self, nbytes: int) -> list[int]:
-        """Numbers of pieces to lend, the best first: a free one of that size, else a new one where all free ones are of
-        one size (they will be wanted again: an epoch's last batch is smaller), else the free one that was used first.
+        """Return numbers of pieces to lend, the best first.
+
+        The best is a free one of that size. Next is a new one if all free ones have one size: they will be needed
+        again, since only an epoch's last batch is smaller. Last is the free one that was used first.
         """
         first, count = (MAX_LARGE, MAX_SMALL) if nbytes <= SMALL_NBYTES else (0, MAX_LARGE)
         numbers = range(first, first + count)
@@ -278,7 +283,7 @@ class BatchMemory:
         return 0 if use is None else use.number
 
     def _new_piece(self, number: int, nbytes: int) -> Piece | None:
-        """A new piece, in place of a free one where there is one; None where there is no room for it."""
+        """Make a piece, in place of a free one if there is one; None if there is no room for it."""
         if number in self._pieces:
             self._let_go_of(number)
         self._told.discard(number)
@@ -295,7 +300,7 @@ class BatchMemory:
         return self._pieces[number]
 
     def _look_at_memory(self) -> None:
-        """Give back what is free where the host's memory is short; looks now and then, since a look takes 15 us."""
+        """Release free pieces if the host's memory is short. Checks only now and then, since a check takes 15 us."""
         now_s = time.monotonic()
         if now_s - self._looked_s < LOOK_S:
             return
@@ -305,12 +310,12 @@ class BatchMemory:
             self._let_go_of_free()
 
     def _let_go_of_free(self) -> None:
-        """Give back the memory of all pieces that are free."""
+        """Release the memory of all free pieces."""
         for number in [one for one in list(self._pieces) if self._is_free(one)]:
             self._let_go_of(number)
 
     def _let_go_of(self, number: int) -> None:
-        """Give back the memory of a free piece. The main process has it mapped, too, but never looks at it again."""
+        """Release the memory of a free piece. The main process has it mapped, too, but never reads it again."""
         piece = self._pieces.pop(number)
         with contextlib.suppress(OSError):
             os.ftruncate(piece.descriptor, 0)
@@ -320,7 +325,7 @@ class BatchMemory:
         return self._last_use
 
     def _is_free(self, number: int) -> bool:
-        """Whether a piece may be used again; one that never will be is forgotten."""
+        """True if a piece may be reused; a piece that never may be is forgotten."""
         piece = self._pieces[number]
         if piece.use is not None:
             ended = PieceUse.unpack(int(self._ended.array[self._row, number]))
@@ -341,7 +346,7 @@ class BatchMemory:
         return int(worker.id)
 
     def reduced(self, storage: torch.UntypedStorage) -> Any:
-        """How to pickle a storage: see `object.__reduce__`; NotImplemented for torch's way."""
+        """Return how to pickle a storage (see `object.__reduce__`); NotImplemented for torch's way."""
         address = storage.data_ptr() if storage.device.type == "cpu" else None
         with self._lending:
             lent = (n for n, piece in self._pieces.items() if piece.use is not None and piece.address == address)
@@ -358,7 +363,8 @@ class BatchMemory:
         return _attached, (self._name, session, number, use.pack(), piece.nbytes, handle)
 
     def unsent(self) -> None:
-        """A batch could not be pickled: the main process may not have what it was told of."""
+        """Forget all pieces, because a batch could not be pickled and the main process may lack descriptors that count
+        as sent."""
         with self._lending:
             self._pieces.clear()
             self._told.clear()
@@ -368,14 +374,14 @@ class BatchMemory:
     def attach(
         self, session: tuple[bytes, int, int], number: int, use: PieceUse, nbytes: int, handle: Any
     ) -> torch.UntypedStorage:
-        """The storage that a worker has filled.
+        """Return the storage that a worker has filled.
 
         Args:
-            session: the worker's: random bytes, its process id, and its row.
+            session: of the worker: random bytes, its process id, and its row.
             number: of the piece, below `MAX_LARGE + MAX_SMALL`.
-            use: that it is sent for.
-            nbytes: of the piece.
-            handle: of the memory; None when this process has it already.
+            use: the use that it is sent for.
+            nbytes: size of the piece.
+            handle: of the memory; None if this process has the piece already.
         """
         key, pid, row = session
         if key not in self._sessions:
@@ -398,11 +404,11 @@ class BatchMemory:
         return pieces[number].storage
 
     def _give_back(self, session: _Session) -> None:
-        """Tell a worker of the pieces that have become free."""
+        """Report the pieces that have become free to their worker."""
         for number, piece in list(session.pieces.items()):
             if piece.use is None or piece.is_held:
                 continue
-            # In this order: whoever shares a tensor refers to it until torch has noted that.
+            # In this order: code that shares a tensor refers to it until torch has recorded that.
             if piece.has_escaped or self._scarce:
                 self._tell(session.row, number, piece.use._replace(abandoned=True))
                 del session.pieces[number]
@@ -414,7 +420,7 @@ class BatchMemory:
         self._ended.array[row, number] = ended.pack()
 
     def forget_ended(self) -> None:
-        """Let the memory of workers that have ended go, as soon as the last tensor over it does."""
+        """Drop the pieces of workers that have ended. Their memory is freed with the last tensor over it."""
         for key, session in list(self._sessions.items()):
             if not psutil.pid_exists(session.pid):
                 self._sessions.pop(key, None)
@@ -423,5 +429,5 @@ class BatchMemory:
 def _attached(
     name: str, session: tuple[bytes, int, int], number: int, use: int, nbytes: int, handle: Any
 ) -> torch.UntypedStorage:
-    """What a pickled storage becomes in the main process, see `BatchMemory.reduced`."""
+    """Unpickle a storage in the main process, see `BatchMemory.reduced`."""
     return _memories[name].attach(session, number, PieceUse.unpack(use), nbytes, handle)

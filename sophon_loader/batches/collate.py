@@ -1,4 +1,4 @@
-"""How a worker makes a batch of samples: by torch's rules, right in the memory that `batches.py` lends."""
+"""Makes a batch of samples in a worker, by torch's rules, directly in the memory that `batches.py` lends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CollateFn = Callable[[list[Any]], Any]
 
 
 class _Pickler(ForkingPickler):
-    """Pickles for another process, as torch's queues do, but for storages that lie in pieces."""
+    """Pickles for another process as torch's queues do, except for storages in pieces."""
 
     def __init__(self, file: BytesIO, memory: BatchMemory) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
@@ -43,7 +43,7 @@ class _Pickler(ForkingPickler):
 
 
 class _Batch:
-    """A batch that is pickled by `_Pickler`, and so arrives as what it holds."""
+    """A batch that `_Pickler` pickles. It unpickles as its content."""
 
     def __init__(self, held: Any, memory: BatchMemory) -> None:
         self._held = held
@@ -62,21 +62,21 @@ class _Batch:
 
 
 def _failed(kind: type[Exception], text: str, trace: str) -> ExceptionWrapper:
-    """In the main process: what torch raises in place of a batch."""
+    """In the main process: return the error that torch raises in place of a batch."""
     wrapper = ExceptionWrapper((kind, kind(text), None), "in a DataLoader worker, pickling a batch")  # type: ignore[no-untyped-call]
     wrapper.exc_msg = f"{text}\n\n{trace}"
     return wrapper
 
 
 class Collate:
-    """A `collate_fn` whose batches come out of a worker in a loader's `BatchMemory`.
+    """A `collate_fn` whose batches leave a worker in a loader's `BatchMemory`.
 
     Args:
-        collate_fn: makes the batch. torch's `default_collate` does so right in that memory; what another one makes
-            goes torch's way, since only its author knows what else refers to it.
-        memory: of the loader; None to have all batches go torch's way.
-        arrange: what is done to the samples before; None for nothing.
-        slots: where samples may lie that have been made for `default_collate`; None for nowhere.
+        collate_fn: makes the batch. torch's `default_collate` makes it directly in that memory. The results of other
+            functions take torch's way, since only their authors know which objects refer to them.
+        memory: of the loader; None to let all batches take torch's way.
+        arrange: called on the samples first; None for nothing.
+        slots: memory that samples for `default_collate` may already be in; None without.
 
     Example:
         >>> loader = DataLoader(dataset, num_workers=2, collate_fn=Collate(default_collate, BatchMemory(workers=2)))
@@ -126,10 +126,10 @@ class Collate:
 
 
 class _Lent:
-    """The memory of one batch, while it is made: the slots that its samples lie in, and pieces.
+    """The memory of one batch while it is made: the slots of its samples, and pieces.
 
     Args:
-        memory: lends pieces; None where none are lent.
+        memory: lends pieces; None to lend none.
         slots: of this process; None without.
     """
 
@@ -139,12 +139,12 @@ class _Lent:
         self._pieces: list[Piece] = []
 
     def give_back(self) -> None:
-        """The batch failed: nothing of it is sent."""
+        """Return all pieces, because the batch failed and is not sent."""
         for piece in self._pieces:
             piece.use = None
 
     def rules(self) -> dict[Any, Any]:
-        """torch's rules by type; those whose tensors are new and nobody else's make them in pieces."""
+        """Return torch's collate rules by type. Rules whose tensors are new and unshared make them in pieces."""
 
         ours = {collate_tensor_fn: self._stack}
         for rule in (collate_int_fn, collate_float_fn, collate_numpy_scalar_fn):
@@ -170,7 +170,7 @@ class _Lent:
         return made if batch is None else batch.copy_(made)
 
     def _tensor(self, dtype: torch.dtype, shape: Sequence[int], nbytes: int) -> Tensor | None:
-        """A tensor over a piece, not set to anything; None for torch's way."""
+        """Make a tensor over a piece, with undefined values; None for torch's way."""
         piece = None if self._memory is None else self._memory.lend(nbytes)
         if piece is None:
             return None
@@ -179,19 +179,19 @@ class _Lent:
 
 
 def _stack_to_plain(tensors: Sequence[Tensor]) -> bool:
-    """Whether these are arrays of one kind, of which torch makes one like any other."""
+    """True if all are dense tensors of one type, and torch stacks them to a plain tensor."""
     first = tensors[0]
     return all(type(one) is type(first) for one in tensors) and _is_dense(first) and _stacks_to_plain(first)
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether it is an array in this host's memory."""
+    """True if a tensor is a strided array in this host's memory."""
     special = tensor.is_nested or tensor.is_quantized
     return tensor.device.type == "cpu" and tensor.layout == torch.strided and not special
 
 
 def _stacks_to_plain(tensor: Tensor) -> bool:
-    """Whether `torch.stack` makes a tensor like any other of it, as of images of torchvision unless told not to."""
+    """True if `torch.stack` makes a plain tensor of such tensors. It does so for torchvision's images, by default."""
     if type(tensor) is Tensor:
         return True
     return isinstance(tensor, TVTensor) and type(torch.stack([tensor])) is Tensor

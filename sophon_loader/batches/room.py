@@ -1,4 +1,4 @@
-"""How much room there is for descriptors and shared memory, so that batches go torch's way before either runs out."""
+"""Limits on descriptors and shared memory. Batches take torch's way before either runs out."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch.utils._pytree import tree_leaves
 from sophon_loader.errors import NoRoom
 
 SMALL_UP_TO, LARGE_UP_TO, ALL_UP_TO = 1 / 4, 1 / 2, 3 / 4
-"""Shares of the limit of open files: memory is kept for reuse while new descriptors have numbers below the first (small
-pieces) or the second (large ones), and from the third on all of it is let go of. A new one has the lowest free number,
-so nothing has to be counted."""
+"""Shares of the limit of open files. Memory is kept for reuse while new descriptors have numbers below the first share
+(small pieces) or the second (large ones). From the third on, all of it is released. A new descriptor has the lowest
+free number, so nothing needs to be counted."""
 KEPT_SHARE = 1 / 4
-"""Of the host's shared memory, that the workers of a loader may keep, all together."""
+"""Share of the host's shared memory that all workers of a loader may keep together."""
 FREE_SHARE = 1 / 2
-"""Of the host's shared memory, that must be free for a worker to keep more of it; with half of that it keeps none."""
+"""Share of the host's shared memory that must be free for a worker to keep more. With half of that, it keeps none."""
 RESERVED = 8
-"""Descriptors that stay free in a worker: to hand others to the main process, and to read files."""
+"""Descriptors that stay free in a worker, to send others to the main process and to read files."""
 PER_TENSOR = 2
 """Descriptors that a tensor takes in a worker until the main process has it."""
 _SHARED = "/dev/shm"
@@ -29,11 +29,11 @@ _NO_LIMIT = 1 << 62
 
 @dataclass(frozen=True)
 class Room:
-    """What this process and host have.
+    """Limits of this process and host.
 
     Args:
-        files: the limit of open files, in place of the process's own.
-        shared: (all, free) bytes of shared memory, in place of the host's.
+        files: limit of open files, instead of the process's own.
+        shared: (total, free) bytes of shared memory, instead of the host's.
     """
 
     files: int | None = None
@@ -41,7 +41,7 @@ class Room:
 
     @property
     def most_files(self) -> int:
-        """Files that this process may have open."""
+        """Maximum number of files that this process may have open."""
         if self.files is not None:
             return self.files
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -49,7 +49,7 @@ class Room:
 
     @property
     def shared_nbytes(self) -> tuple[int, int]:
-        """All bytes that the host's shared memory may take, and those that are free; 2**62 where nobody says so."""
+        """(Total, free) bytes of the host's shared memory; 2**62 each if not known."""
         if self.shared is not None:
             return self.shared
         try:
@@ -59,18 +59,18 @@ class Room:
         return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
 
     def keeps(self, descriptor: int, *, small: bool) -> bool:
-        """Whether memory that has this descriptor, a new one, may be kept for reuse."""
+        """True if memory whose new descriptor has this number may be kept for reuse."""
         return descriptor < self.most_files * (SMALL_UP_TO if small else LARGE_UP_TO)
 
     def lets_go(self, descriptor: int) -> bool:
-        """Whether memory for reuse must be let go of, now that a new descriptor has this number."""
+        """True if memory for reuse must be released, because a new descriptor has this number."""
         return descriptor >= self.most_files * ALL_UP_TO
 
     def check_files(self, batch: Any) -> None:
-        """See that a worker can hand a batch to the main process, which else waits for it without end.
+        """Check that a worker can send a batch to the main process, which would otherwise wait for it without end.
 
         Args:
-            batch: that is to be sent.
+            batch: the batch to be sent.
 
         Raises:
             NoRoom: too few descriptors are left.
@@ -86,7 +86,7 @@ class Room:
             )
 
     def no_memory(self, error: Exception) -> NoRoom | None:
-        """What to say of an error if it is that of shared memory, or descriptors, that could not be had."""
+        """Return an explained error if shared memory or descriptors ran out; None for another error."""
         if "shared memory" not in str(error):
             return None
         total, free = (nbytes / 2**20 for nbytes in self.shared_nbytes)
@@ -98,7 +98,7 @@ class Room:
 
 
 def open_files() -> int:
-    """Files that this process has open."""
+    """Return the number of files that this process has open."""
     try:
         return len(os.listdir("/proc/self/fd")) - 1  # but for the listing itself
     except OSError:
@@ -106,7 +106,7 @@ def open_files() -> int:
 
 
 def lowest_free() -> int:
-    """The number that a new descriptor would have; that of the limit where there can be none."""
+    """Return the number that a new descriptor would get; the limit if none can be opened."""
     try:
         descriptor = os.dup(0)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Where the tensors of a batch are made: right in the batch, so that nothing is left to be copied.
+"""Memory for the tensors of a batch, inside the batch, so that they need no copy.
 
-Only torch's own `default_collate` makes a batch of these, and only a sample's last value lies there: nobody but this
-package has seen it before it is part of the batch.
+Only torch's own `default_collate` uses it, and only for a sample's last value: no code outside this package has seen
+that value before it is part of the batch.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sophon_loader.batches.batches import BatchMemory, Piece
 
 
 class Slots:
-    """The memory of the batch that this process makes; one for the dataset, which fills it, and for `Collate`.
+    """The memory of the batch that this process makes; shared by the dataset, which fills it, and `Collate`.
 
     Args:
-        memory: that workers' batches lie in; the main process takes new memory for each.
+        memory: memory of the workers' batches; the main process allocates new memory for each batch.
 
     Attributes:
-        position: of the sample that is being made, in its batch.
+        position: position in its batch of the sample that is being made.
 
     Example:
         >>> slots.begin(samples=64)
@@ -39,14 +39,19 @@ class Slots:
         self._samples, self._refused = 0, True
 
     def begin(self, samples: int) -> None:
-        """A batch begins; the memory of one that was given up comes back."""
+        """Begin a batch. The memory of an abandoned one is returned."""
         if self._piece is not None:
             self._piece.use = None
         self._batch = self._piece = None
         self._samples, self._refused = samples, False
 
     def lend(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
-        """Memory for the sample's tensor, contiguous; None if it has to lie elsewhere."""
+        """Lend memory for the sample's tensor, contiguous; None if the tensor does not fit the batch.
+
+        Args:
+            shape: of the tensor.
+            dtype: of the tensor.
+        """
         if self._batch is None:
             self._make(shape, dtype)
         batch = self._batch
@@ -69,10 +74,10 @@ class Slots:
             self._batch = over(self._piece, whole, dtype)
 
     def taken(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Piece | None] | None:
-        """The batch of the samples' tensors, and the piece that it lies in; None if they are to be stacked.
+        """Return the batch of these tensors, and the piece that it is in; None if they have to be stacked.
 
         Args:
-            tensors: of one kind, dense, in the order of the batch.
+            tensors: of one type, dense, in the order of the batch.
         """
         batch, piece = self._batch, self._piece
         if batch is None or len(tensors) != len(batch):
@@ -91,6 +96,11 @@ class Slots:
 
 
 def over(piece: Piece, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """A tensor over a piece, not set to anything."""
+    """Make a tensor over a piece, with undefined values.
+
+    Args:
+        piece: the memory; must have the tensor's size.
+        shape, dtype: of the tensor.
+    """
     made: Tensor = torch.empty(0, dtype=dtype, device="cpu").set_(piece.storage, 0, tuple(shape))  # type: ignore[call-overload]
     return made
