@@ -6,8 +6,8 @@ next batches in them, and sends each descriptor only once. The option `reuse_bat
 nothing of this module runs, and every batch takes torch's way.
 
 **What is delivered.** The tensors that torch would have made, over shared storages of exactly their size. The one
-difference is that this module may still hold a storage after its last tensor is gone. So users
-may treat these batches like those of torch's DataLoader.
+difference is that this module may still hold a storage after its last tensor is gone. So users may
+treat these batches like those of torch's DataLoader.
 
 **Who calls what.** One `BatchMemory` belongs to one loader. Each of its processes has a copy, and the two ends never
 call the same methods.

@@ -1,1 +1,1 @@
-"""What every other room of the agent may use: settings, the log, counts for Prometheus, limits of this process."""
+"""Shared parts of the agent: settings, the log, counters for Prometheus, limits of this process."""

@@ -1,4 +1,4 @@
-"""What an agent is told at its start."""
+"""The settings of an agent, given at its start."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sophon_loader.wire.entry import host_and_port
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
 
 MIN_WORKER_NBYTES = 256 << 20
-"""Of a worker's memory: a picture of 2^25 px twice."""
+"""Minimum memory of a worker, bytes: twice a picture of 2^25 px."""
 
 _BIND_LIKE = "write tcp://HOST:PORT, such as tcp://0.0.0.0:5555"
 
 
 @dataclass(frozen=True)
 class Indexed:
-    """What an export of archives or of a far store is, as the agent's start found it.
+    """The index of an export of archives or of a far store, as the agent's start found it.
 
     Args:
-        index: path of their index.
+        index: path of the index.
         containers: paths of the archives, by their number in the index.
-        fetcher: where the process listens that reads objects of a far store.
-        kept: whether the index is a listing that later starts take too, rather than this start's own.
+        fetcher: address of the process that reads objects of a far store.
+        kept: True if the index is a listing that later starts use as well; False if it belongs to this start.
     """
 
     index: str
@@ -40,32 +40,32 @@ class AgentSettings:
     """The settings of `sophon-agent serve`.
 
     Args:
-        exports: name -> location: a folder, or what another store takes (see `stores/`, which looks at it); the name is
-            what loaders write behind the address.
+        exports: name -> location: a folder, or the location of another store (checked in `stores/`); loaders write the
+            name behind the address.
         bind: ZeroMQ endpoint; a port of 0 or `*` takes a free one, `ipc://*` a Unix socket in a private folder.
-        keys: folder of the agent's keys and of those it lets in, see `clients/key_files.py`; None: whoever reaches it
-            is let in.
-        insecure: that this is meant, where other hosts reach it.
-        workers: processes that run ops.
-        readers: threads that read files which cross as they are.
+        keys: folder of the agent's key and of the keys it lets in, see `clients/key_files.py`; None to let every client
+            in.
+        insecure: True to allow `keys=None` although other hosts reach the agent.
+        workers: number of processes that run ops.
+        readers: number of threads that read files which cross unchanged.
         ops: modules to import for their `register_op` calls.
-        limit_mbit: pace replies to this many Mbit/s; None for no limit.
-        max_outstanding: unanswered requests (samples, listings, ...) that one loader connection may have.
-        max_queued: samples waiting for a worker above which further ones are answered with `file`.
+        limit_mbit: rate of all replies in Mbit/s; None for no limit.
+        max_outstanding: maximum number of unanswered requests (samples, listings, ...) of one loader connection.
+        max_queued: number of samples waiting for a worker above which further ones are answered with `file`.
         max_file_nbytes: larger files are refused.
-        drain_s: how long a stop waits for work in flight.
-        job_s: how long a worker may take for one sample, and for what it was sent before it did that; then it is
-            replaced, and the files go out.
-        worker_nbytes: memory that a worker may take beyond what all of them share.
-        max_px: that an image may have behind an op, or a file's picture; larger ones are the loader's.
-        links_out: whether links in a folder may lead out of it: for the agent that a loader starts for itself, as the
-            user whose files they are.
-        nice: how much workers give way to other processes of this host.
-        index_folder: where indexes of archives are kept; None for the usual one.
-        announce: folder in which the agent says that it is there; None to say it nowhere.
-        metrics: host and port at which Prometheus reads the numbers of the status; None for nowhere.
-        announce_as: `HOST` or `HOST:PORT` to be said there; "" for where it listens.
-        indexed: name -> index, of the exports that are archives or far; the agent's start finds them for its workers.
+        drain_s: seconds that a stop waits for work in flight.
+        job_s: seconds that a worker may take for one sample, including preparations for it. After that it is replaced,
+            and its files are sent unprocessed.
+        worker_nbytes: memory that a worker may take beyond the memory that all workers share.
+        max_px: maximum size of an image after an op, and of a file's picture; larger ones are left to the loader.
+        links_out: True if links in a folder may lead out of it. For the agent that a loader starts for itself, as the
+            user who owns the files.
+        nice: niceness of the workers.
+        index_folder: folder for indexes of archives; None for the usual one.
+        announce: folder in which the agent announces itself; None for none.
+        metrics: host and port that Prometheus reads the status from; None for none.
+        announce_as: `HOST` or `HOST:PORT` to announce; "" for the address it listens on.
+        indexed: name -> index, for exports that are archives or far; the agent's start makes them for its workers.
 
     Example:
         >>> AgentSettings({"photos": "/data/photos"}, bind="tcp://127.0.0.1:5555", workers=8).max_queued
@@ -151,5 +151,5 @@ class AgentSettings:
 
 
 def is_private(bind: str) -> bool:
-    """Whether no other host reaches what is bound there."""
+    """True if no other host can reach an endpoint."""
     return re.match(r"ipc://|tcp://(127(\.\d+){3}|localhost|\[::1\]):", bind) is not None

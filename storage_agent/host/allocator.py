@@ -1,7 +1,7 @@
-"""How the C library's allocator treats freed payloads: it keeps some memory for the next ones.
+"""Configures the C library's allocator to retain some freed memory for the next payloads.
 
-By default glibc gives a freed block of some 100 KB back to the kernel, which has to clear and map it again, page by
-page, for the next payload. `tests/e2e/test_agent_memory.py` counts these page faults.
+By default glibc returns a freed block of some 100 KB to the kernel. For the next payload it is cleared and mapped
+again, page by page. `tests/e2e/test_agent_memory.py` counts these page faults.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import ctypes
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """`M_TRIM_THRESHOLD` and `M_MMAP_THRESHOLD` of malloc.h."""
 KEPT_NBYTES = 64 << 20
-"""Free memory at the end of a heap beyond which it is given back; each thread has one heap at most."""
+"""Free bytes at the end of a heap above which they are returned to the kernel; each thread has at most one heap."""
 LARGE_NBYTES = 32 << 20
-"""From this size on, a block is mapped by itself and given back at once: glibc takes no larger threshold."""
+"""Size from which a block is mapped separately and returned at once, bytes; glibc accepts no larger threshold."""
 
 
 def keep_freed_memory(most_nbytes: int = KEPT_NBYTES) -> None:
-    """Have glibc keep freed memory of this process; other C libraries are left as they are.
+    """Let glibc retain this process's freed memory; other C libraries are left unchanged.
 
     Args:
-        most_nbytes: what each heap may keep, besides the gaps between its blocks.
+        most_nbytes: maximum for each heap, in addition to the gaps between its blocks.
 
     Example:
         >>> keep_freed_memory()

@@ -17,22 +17,23 @@ from sophon_loader.encodings.encoding import Payload
 
 MAX_FRAMES = 5
 _HEAD = struct.Struct(f"<{1 + MAX_FRAMES}Q")
-"""The number of frames, and the size of each in bytes."""
+"""Number of frames, and the size of each in bytes."""
 
 _NO_MEMORY_S = 0.01
-"""The pause after the kernel had no memory for a message."""
+"""Pause after the kernel had no memory for a message, s."""
 MAX_PAUSES = 1000
-"""Of one message, at the end that waits: after ten seconds the host is beyond help, and the worker gives up."""
+"""Maximum number of pauses for one message, at the blocking end. After ten seconds the host is beyond help, and the
+worker gives up."""
 _ROOM = 1 << 16
-"""Bytes that are received at once: a message whose parts are small takes one call."""
+"""Bytes received by one call; a message of small frames takes one call."""
 _MAX_AT_ONCE = 4 << 20
-"""Bytes after which the end that never waits looks after others."""
+"""Bytes after which the non-blocking end serves other channels first."""
 _MAX_VIEWS = 16 * (1 + MAX_FRAMES)
-"""Parts of messages that go out by one call; the kernel takes 1024."""
+"""Maximum number of frames sent by one call; the kernel takes 1024."""
 
 
 class Channel:
-    """One end of a socket pair; whether calls wait is the socket's own setting.
+    """One end of a socket pair. Calls block if the socket does.
 
     Example:
         >>> ours, theirs = (Channel(end) for end in socket.socketpair())
@@ -46,9 +47,9 @@ class Channel:
         self._outbox: deque[memoryview] = deque()
         self._room = memoryview(bytearray(_ROOM))
         self._unread = self._room[:0]
-        """What was received behind the part that was missing."""
+        """Bytes received after the part that was missing."""
         self._was_all = False
-        """Whether the last call found less than there was room for."""
+        """True if the last call received less than there was room for."""
         self._begin()
 
     def _begin(self) -> None:
@@ -56,21 +57,21 @@ class Channel:
         self._missing = self._message = memoryview(bytearray(_HEAD.size))
 
     def fileno(self) -> int:
-        """The descriptor to be polled; -1 once closed."""
+        """Return the descriptor to be polled; -1 once closed."""
         return self._socket.fileno()
 
     @property
     def waiting(self) -> bool:
-        """Whether something has not been sent: it was put, or the other end does not read; see `flush`."""
+        """True if frames are unsent: they were only `put`, or the other end does not read; see `flush`."""
         return bool(self._outbox)
 
     @property
     def drained(self) -> bool:
-        """Whether there was nothing more to receive a moment ago, which saves asking; the poller tells of more."""
+        """True if the last call left nothing to receive, which saves another call. The poller reports new data."""
         return self._was_all and not self._unread
 
     def send(self, frames: Sequence[Payload]) -> None:
-        """Send a message, or keep what the socket does not take.
+        """Send a message; frames that the socket does not accept yet are queued.
 
         Args:
             frames: at most `MAX_FRAMES`.
@@ -82,7 +83,8 @@ class Channel:
         self.flush()
 
     def put(self, frames: Sequence[Payload]) -> None:
-        """Keep a message for the next `flush`: several go out by one call, and wake the other end once.
+        """Queue a message for the next `flush`. Several queued messages go out by one call, and wake the other end
+        once.
 
         Args:
             frames: at most `MAX_FRAMES`.
@@ -92,13 +94,13 @@ class Channel:
         self._outbox += [memoryview(_HEAD.pack(len(views), *sizes)), *views]
 
     def flush(self) -> None:
-        """Send what was kept, as far as the socket takes it.
+        """Send queued frames, as far as the socket accepts them.
 
-        When the kernel has no memory for a message, the end that never waits pauses once and keeps the rest: its poller
-        will ask for it again, after everyone else had a turn.
+        If the kernel has no memory for a message, the non-blocking end pauses once and keeps the rest queued. Its
+        poller asks for it again after all other channels had a turn.
 
         Raises:
-            OSError: the other end is gone; or there is no memory for a long time, at the end that waits.
+            OSError: the other end is gone; or, at the blocking end, memory was short for a long time.
         """
         pauses = 0
         while self._outbox:
@@ -120,15 +122,15 @@ class Channel:
                 self._outbox[0] = self._outbox[0][sent:]
 
     def at_hand(self) -> list[memoryview] | None:
-        """The next message, if it came with the last one, for which nobody has to be asked."""
+        """Return the next message if it was received together with the last one, without a system call."""
         return self._whole() if self._unread else None
 
     def receive(self) -> list[memoryview] | None:
-        """The next message; None when it is not here as a whole (or is large: then there is more to come at once).
+        """Return the next message; None if it has not fully arrived. A large message may need further calls at once.
 
         Raises:
             EOFError: the other end is closed.
-            OSError: it is gone.
+            OSError: the other end is gone.
         """
         received = 0
         while (message := self._whole()) is None:
@@ -144,7 +146,7 @@ class Channel:
         return message
 
     def _read(self) -> int:
-        """Take what is there; how many bytes it was."""
+        """Receive available bytes; returns their number."""
         if len(self._missing) >= _ROOM:
             count = self._socket.recv_into(self._missing)
             self._missing, self._was_all = self._missing[count:], False
@@ -154,7 +156,7 @@ class Channel:
         return count
 
     def _whole(self) -> list[memoryview] | None:
-        """The next message, if all of it has been received."""
+        """Return the next message if all of it was received."""
         while True:
             count = min(len(self._missing), len(self._unread))
             self._missing[:count] = self._unread[:count]
@@ -174,5 +176,5 @@ class Channel:
         return frames
 
     def close(self) -> None:
-        """Close the socket; what was kept is lost."""
+        """Close the socket; queued frames are lost."""
         self._socket.close()

@@ -1,4 +1,4 @@
-"""What can be known to fail before an agent makes keys, starts anything or says that it serves."""
+"""Checks for failures that are predictable before an agent makes keys, starts processes or reports that it serves."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sophon_loader.host.endpoints import host_of
 
 
 def check_modules(names: Sequence[str]) -> None:
-    """See that modules are there, without importing them or what they lie in: these may import torch.
+    """Check that modules exist, without importing them or their packages, which may import torch.
 
     Args:
-        names: of modules, with dots where they lie in packages.
+        names: of modules, with dots if they are in packages.
 
     Raises:
-        ConfigError: one is not there.
+        ConfigError: a module does not exist.
     """
     for name in names:
         if not _is_there(name):
@@ -50,13 +50,13 @@ def _is_there(name: str) -> bool:
 
 
 def check_address(endpoint: str) -> None:
-    """See that a TCP address can be bound, by binding it for a moment.
+    """Check that a TCP address can be bound, by binding it for a moment.
 
     Args:
-        endpoint: `tcp://host:port`; others, and names of network interfaces, are not looked at.
+        endpoint: `tcp://host:port`; other endpoints, and names of network interfaces, are not checked.
 
     Raises:
-        AgentError: it cannot.
+        AgentError: it cannot be bound.
     """
     if not endpoint.startswith("tcp://") or (host := host_of(endpoint)) in (name for _, name in socket.if_nameindex()):
         return
@@ -73,7 +73,12 @@ def check_address(endpoint: str) -> None:
 
 
 def bind_refused(endpoint: str, error: Exception) -> AgentError:
-    """The error for an address at which nothing can listen."""
+    """Return the error for an address that cannot be listened on.
+
+    Args:
+        endpoint: as given by the user.
+        error: the reason.
+    """
     why = getattr(error, "strerror", None) or str(error)
     if getattr(error, "errno", None) == errno.EADDRINUSE:
         remedy = "choose another port, or end the program that listens there"

@@ -1,4 +1,4 @@
-"""The descriptors of this process: how many connections they are enough for, and what the kernel knows of one."""
+"""The descriptors of this process: their limit on connections, and the kernel's data on each connection."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import socket
 import termios
 
 NONE_LEFT = (errno.EMFILE, errno.ENFILE)
-"""Errors that pass, as connections are let go."""
+"""Errors that pass when connections are closed."""
 MOST_CONNECTIONS = 16_384
-"""However many descriptors there are: each takes some 40 KB of memory."""
+"""Maximum number of connections, for any number of descriptors: each takes some 40 KB of memory."""
 RESERVE = 128
-"""Descriptors for files, threads and sockets of the agent's own."""
+"""Descriptors for the agent's own files, threads and sockets."""
 RESERVE_PER_WORKER = 8
-"""For its channel, its process, and the next one that is started in its place."""
+"""Descriptors for a worker: its channel, its process, and the worker that replaces it."""
 
 
 def room_for_connections(workers: int) -> int:
-    """How many connections this process has descriptors for, besides its own; takes as many as it may have.
+    """Return the number of connections that this process has descriptors for; raises its limit as far as allowed.
 
     Args:
-        workers: processes that run ops.
+        workers: number of processes that run ops.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -38,7 +38,8 @@ def room_for_connections(workers: int) -> int:
 
 
 class Incoming:
-    """Which of many connections bytes have come by: polled like a socket, so that whoever waits for that can sleep.
+    """Reports which of many connections have received bytes. It can be polled like a socket, so that a waiting thread
+    sleeps.
 
     Example:
         >>> incoming = Incoming()
@@ -51,11 +52,11 @@ class Incoming:
         self._epoll = select.epoll()
 
     def fileno(self) -> int:
-        """The descriptor to be polled."""
+        """Return the descriptor to be polled."""
         return self._epoll.fileno()
 
     def watch(self, descriptor: int) -> None:
-        """Tell once when bytes wait to be read from a descriptor; nothing if it has been closed."""
+        """Report once when a descriptor has bytes to read; does nothing if it is closed."""
         with contextlib.suppress(OSError):
             try:
                 self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
@@ -63,16 +64,16 @@ class Incoming:
                 self._epoll.modify(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
 
     def take(self) -> list[int]:
-        """Descriptors by which bytes have come; each is to be watched anew."""
+        """Return descriptors that have received bytes; each has to be watched again."""
         return [descriptor for descriptor, _ in self._epoll.poll(0)]
 
     def close(self) -> None:
-        """Close it."""
+        """Close the descriptor that is polled."""
         self._epoll.close()
 
 
 def unsent_nbytes(descriptor: int) -> int:
-    """Bytes that the kernel has for the other end of a connection, not acknowledged yet; 0 if it is closed."""
+    """Return the bytes of a connection that the other end has not acknowledged yet; 0 if it is closed."""
     found = array.array("i", [0])
     try:
         fcntl.ioctl(descriptor, termios.TIOCOUTQ, found)
@@ -82,7 +83,7 @@ def unsent_nbytes(descriptor: int) -> int:
 
 
 def hang_up(descriptor: int) -> None:
-    """End a connection that ZeroMQ holds: it finds that the other end is gone, and closes the descriptor."""
+    """End a connection that ZeroMQ holds: it notices that the other end is gone, and closes the descriptor."""
     with contextlib.suppress(OSError):
         borrowed = socket.socket(fileno=descriptor)
         try:
@@ -92,7 +93,7 @@ def hang_up(descriptor: int) -> None:
 
 
 def peer_of(descriptor: int) -> str:
-    """The other end of a connection, `host:port`; "?" where that cannot be told."""
+    """Return the other end of a connection as `host:port`; "?" if not known."""
     try:
         borrowed = socket.socket(fileno=descriptor)
     except OSError:

@@ -3,11 +3,11 @@
     2026-11-23T12:00:00.123+00:00 info loader joined loader=gpu-7@10.0.0.7 connection=4c9f12ab software="torch 2.9"
 
 A line is the time, the level, the event, then facts as key=value. The event says who or what, then what happened.
-Facts have the same name in every event: `loader` (key and host), `connection` (one of its sockets), `address`, `reason`
-(why), `remedy` (what to do). How their values are written says `sophon_loader.logs.log_line`; a space is always in
-quotes.
+Facts have the same name in every event. They are `loader` (key and host), `connection` (one of its sockets), `address`,
+`reason` (why) and `remedy` (what to do). `sophon_loader.logs.log_line` writes values, and quotes
+those with a space.
 
-Nothing here decides what is an event: `Desk`, `Staff` and the broker say so.
+This module does not decide what is an event: `Desk`, `Staff` and the broker do.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ from sophon_loader.logs import log_line
 
 LEVELS = ("info", "warning", "error")
 BURST = 20
-"""Lines of one kind of event that may be written at once."""
+"""Maximum number of lines of one kind of event that may be written at once."""
 PER_S = 1.0
 """Lines of one kind of event that may be written per second in the long run. Clients can cause five kinds, of at most
-700 bytes a line: 300 MB a day when they do their worst."""
+700 bytes a line: up to 300 MB a day."""
 MAX_TEXT_LENGTH = 300
-"""Characters of one detail: a line stays below what a pipe takes at once (4096 bytes)."""
+"""Maximum number of characters of one detail, so that a line stays below the size that a pipe takes at once (4096
+bytes)."""
 MAX_ENTRIES = 8
-"""Of a detail that is a list."""
+"""Maximum number of entries of a detail that is a list."""
 
 _LOGGER = logging.getLogger("storage_agent")
 
 
 class EventLog:
-    """Writes events, as many as the limits allow; what is left out is counted, and told by the next line of its kind.
+    """Writes events, as many as the limits allow. Lines left out are counted, and the next line of their kind reports
+    them.
 
     The limit is per kind of event, so that a flood of refusals does not hide a worker's death.
 
@@ -53,11 +55,11 @@ class EventLog:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._allowed: dict[str, tuple[float, float]] = {}
-        """Event -> lines that may be written, and the second at which that was so."""
+        """Event -> number of lines that may be written, and the time of that number, s."""
         self._left_out: dict[str, int] = {}
 
     def info(self, event: str, **details: Any) -> None:
-        """Write an event of the ordinary course.
+        """Write an ordinary event.
 
         Args:
             event: its name, always the same words.
@@ -66,7 +68,7 @@ class EventLog:
         self.write(event, details)
 
     def warning(self, event: str, **details: Any) -> None:
-        """Write an event at which an operator should look.
+        """Write an event that an operator should look at.
 
         Args:
             event: its name, always the same words.
@@ -80,7 +82,7 @@ class EventLog:
         Args:
             event: its name, always the same words.
             details: name -> plain data.
-            warning: whether an operator should look at it.
+            warning: True if an operator should look at it.
         """
         level = logging.WARNING if warning else logging.INFO
         if not _LOGGER.isEnabledFor(level):
@@ -94,7 +96,7 @@ class EventLog:
         _LOGGER.log(level, event, extra={"details": told})
 
     def close(self) -> None:
-        """Tell what has been left out and not been told yet."""
+        """Report the lines left out that no later line has reported."""
         for event, count in self._left_out.items():
             _LOGGER.info("lines left out", extra={"details": {"kind": event, "left_out": count}})
         self._left_out.clear()
@@ -132,7 +134,7 @@ def configure(level: str, *, as_json: bool) -> None:
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]  # no generic class before Python 3.11
-    """Leaves a line out when the other end of a pipe or terminal does not read: the broker must not wait for it."""
+    """Leaves a line out if the reader of a pipe or terminal is stuck: the broker must not wait for it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

@@ -11,7 +11,7 @@ from sophon_loader.errors import AgentError
 from sophon_loader.host.scraping import ScrapePort, exposition
 
 FRESH_S = 1.0
-"""How long an answer goes for, so that whoever asks again and again takes nothing of the broker's time."""
+"""Seconds for which an answer is reused, so that frequent requests take no time of the broker."""
 _PREFIX = "sophon_agent"
 _LABELLED = {
     "answers": ("answers", "encoding", "Samples that were answered, by their encoding; Failed: those that were not."),
@@ -44,10 +44,10 @@ _GAUGES = {
 
 
 class Metrics:
-    """Makes the page of the status.
+    """Makes the page of metrics from the status.
 
     Args:
-        ask: gives the status, as any thread may ask it.
+        ask: returns the status; may be called by any thread.
     """
 
     def __init__(self, ask: Callable[[], Mapping[str, Any]]) -> None:
@@ -56,7 +56,7 @@ class Metrics:
         self._lock = threading.Lock()
 
     def page(self) -> bytes:
-        """What Prometheus reads.
+        """Return the page that Prometheus reads.
 
         Raises:
             AgentError: the broker does not answer.
@@ -76,7 +76,7 @@ class Metrics:
 
 
 def families_of(status: Mapping[str, Any]) -> Iterator[Any]:
-    """The families of prometheus_client for a status."""
+    """Yield a status as metric families of prometheus_client."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
     yield InfoMetricFamily(_PREFIX, "Its release.", value={"version": status["version"]})
@@ -96,14 +96,14 @@ def _number(value: float, unit: float) -> float:
 
 
 def open_port(place: tuple[str, int], ask: Callable[[], Mapping[str, Any]]) -> ScrapePort:
-    """The port of an agent.
+    """Open an agent's port for Prometheus.
 
     Args:
         place: host and port.
         ask: see `Metrics`.
 
     Raises:
-        AgentError: nothing can listen there.
+        AgentError: it cannot listen there.
     """
     host, port = place
     try:
