@@ -1,1 +1,1 @@
-"""Loaders at the door: the socket, who is let in, which connections there are, how fast replies leave."""
+"""Connections of loaders: the socket, who is let in, which connections exist, and how fast replies leave."""

@@ -1,4 +1,4 @@
-"""Which connections there are, and which to let go. Pure: descriptors are numbers, the time is an argument."""
+"""The open connections, and which of them to close. Pure: descriptors are numbers, the time is an argument."""
 
 from __future__ import annotations
 
@@ -6,30 +6,33 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 SILENT_S = 2.0
-"""A connection that has said nothing for so long is the first to go when there are too many."""
+"""Seconds after which a connection that never sent a message may be closed, if there are too many; these go first."""
 IDLE_S = 60.0
-"""Next is one that has said nothing lately; it connects again by itself when it has something to say."""
+"""Seconds without a message after which a connection is next to be closed. It reconnects when it has something to
+send."""
 MAX_UNREAD_NBYTES = 32 << 20
-"""Bytes of one connection that have come and are not in a message that was read: several times the longest message."""
+"""Maximum bytes of one connection that arrived and are not in a message that was read: several times the longest
+message."""
 MAX_ALL_UNREAD_NBYTES = 512 << 20
-"""The same of all connections: those with most of them are let go first."""
+"""Maximum unread bytes of all connections. Above it, the connections with most of them are closed first."""
 FEW_UNREAD_NBYTES = 16 << 10
-"""Up to so many may be a handshake, or signs of life."""
+"""Unread bytes that may be a handshake, or signs of life."""
 UNFINISHED_S = 60.0
-"""How long more of them may wait for the rest of their message: 4 MiB over a wire of 0.6 Mbit/s."""
+"""Seconds that more unread bytes may wait for the rest of their message: 4 MiB over a wire of 0.6 Mbit/s."""
 
 
 @dataclass
 class _Connection:
-    """What is known of one.
+    """State of one connection.
 
     Args:
-        since_s: when it spoke last, or was made.
-        spoke: whether it ever did.
-        client: whose it is.
-        nbytes: that had come by it at the last look.
-        read_nbytes: of messages that were read.
-        unfinished_s: when more than few bytes were first seen since its last message; None where none were.
+        since_s: time of its last message, or of its start.
+        spoke: True once it has sent a message.
+        client: the client it belongs to.
+        nbytes: bytes that had arrived at the last look.
+        read_nbytes: bytes of messages that were read.
+        unfinished_s: time at which more than few unread bytes were first seen since its last message; None if they were
+            not.
     """
 
     since_s: float
@@ -41,7 +44,7 @@ class _Connection:
 
     @property
     def unread_nbytes(self) -> int:
-        """What has come and was not read, as far as is known since the last look."""
+        """Bytes that arrived and were not read, by the last look."""
         return max(0, self.nbytes - self.read_nbytes)
 
 
@@ -49,10 +52,10 @@ class Connections:
     """The connections of a socket, by descriptor.
 
     Args:
-        most: how many there may be.
+        most: maximum number of connections.
 
     Attributes:
-        unread_nbytes: that have come by all of them and are not in a message that was read, at the last look.
+        unread_nbytes: bytes of all connections that arrived and are not in a message that was read, by the last look.
 
     Example:
         >>> connections = Connections(most=1)
@@ -76,16 +79,16 @@ class Connections:
         return iter(self._open)
 
     def accepted(self, descriptor: int, now_s: float) -> None:
-        """A connection has been made."""
+        """Note a new connection."""
         self._open[descriptor] = _Connection(now_s)
 
     def spoke(self, descriptor: int, now_s: float, nbytes: int) -> None:
-        """A whole message has been read from a connection.
+        """Note that a whole message was read from a connection.
 
         Args:
             descriptor: of the connection.
             now_s: the time.
-            nbytes: that the message had on the wire.
+            nbytes: size of the message on the wire.
         """
         connection = self._open.setdefault(descriptor, _Connection(now_s))
         before = connection.unread_nbytes
@@ -94,21 +97,22 @@ class Connections:
         self.unread_nbytes += connection.unread_nbytes - before
 
     def client(self, descriptor: int) -> bytes | None:
-        """Whose a connection is; None before its first message."""
+        """Return the client of a connection; None before its first message."""
         connection = self._open.get(descriptor)
         return connection.client if connection else None
 
     def belongs(self, descriptor: int, client: bytes, now_s: float) -> None:
-        """A connection is a client's; one that it had before is so no longer."""
+        """Assign a connection to a client, in place of the client's earlier one."""
         self._open.setdefault(descriptor, _Connection(now_s)).client = client
         self._at[client] = descriptor
 
     def descriptor(self, client: bytes) -> int | None:
-        """The connection of a client."""
+        """Return the descriptor of a client's connection; None without one."""
         return self._at.get(client)
 
     def closed(self, descriptor: int) -> bytes | None:
-        """A connection has been closed: the client that has left with it, if it has not come back before."""
+        """Note that a connection was closed. Returns the client that has left with it; None if the client has
+        reconnected before."""
         connection = self._open.pop(descriptor, None)
         self.unread_nbytes -= 0 if connection is None else connection.unread_nbytes
         if connection is None or connection.client is None or self._at.get(connection.client) != descriptor:
@@ -117,8 +121,10 @@ class Connections:
         return connection.client
 
     def too_many(self, now_s: float) -> list[int]:
-        """Connections to be let go, so that there are not too many: those that never spoke, the oldest first, then
-        those that have long been idle, then the newest.
+        """Return connections to close, so that there are not too many.
+
+        First come those that never sent a message, the oldest first, then those that have long been idle, then the
+        newest.
         """
         count = len(self._open) - self._most
         if count <= 0:
@@ -133,16 +139,16 @@ class Connections:
     def look(
         self, receiving: Iterable[int], received_nbytes: Callable[[int], int | None], now_s: float
     ) -> tuple[dict[int, str], list[int]]:
-        """Look at some connections.
+        """Check connections for messages without an end.
 
         Args:
-            receiving: their descriptors.
-            received_nbytes: what has come by a descriptor in all; None where that cannot be told.
+            receiving: descriptors of the connections.
+            received_nbytes: returns the bytes that a descriptor has received in total; None if not known.
             now_s: the time.
 
         Returns:
-            Those to be let go, with the reason, and those by which nothing has come since the last look, so that they
-            need not be looked at until more does.
+            The connections to close, with the reason, and those that have received nothing since the last look. The
+                latter need no look until more arrives.
         """
         endless: dict[int, str] = {}
         quiet = []
@@ -168,7 +174,7 @@ class Connections:
         return endless | self._too_much_in_all(endless), quiet
 
     def _too_much_in_all(self, gone: Collection[int]) -> dict[int, str]:
-        """Connections to be let go so that the unread bytes of the others are not too many, with the reason."""
+        """Return connections to close, with the reason, so that the others' unread bytes are not too many."""
         left = self.unread_nbytes - sum(self._open[descriptor].unread_nbytes for descriptor in gone)
         if left <= MAX_ALL_UNREAD_NBYTES:
             return {}

@@ -1,4 +1,5 @@
-"""Lets in who has a key that is let in, and knows for what: the agent's end of ZeroMQ's CURVE."""
+"""Decides which clients are let in, by their keys, and which exports they may see: the agent's end of ZeroMQ's
+CURVE."""
 
 from __future__ import annotations
 
@@ -11,29 +12,29 @@ from storage_agent.clients.key_files import Grant, Guests, KeyFolder
 from storage_agent.host.log import EventLog
 
 _ENDPOINT = "inproc://zeromq.zap.01"
-"""Where ZeroMQ asks about clients, rfc.zeromq.org/spec/27."""
+"""Address at which ZeroMQ asks about clients, rfc.zeromq.org/spec/27."""
 _DOMAIN = b"sophon"
-"""With one, ZeroMQ lets nobody in whom nobody has vouched for."""
+"""Domain of the sockets. With one, ZeroMQ lets no client in that was not approved."""
 _MAX_PER_TURN = 64
 _NOBLOCK = int(zmq.NOBLOCK)
 
 
 class Door:
-    """Answers what ZeroMQ asks when a client has shown its key; used by the thread that owns the sockets.
+    """Answers ZeroMQ's questions about clients that have shown their key; used by the thread that owns the sockets.
 
-    pyzmq's own (`zmq.auth`) does the same in a thread and an asyncio loop of its own. Here the broker's loop is there
-    already, and has to look up keys anyway: for each message, so that a key that is removed ends at once.
+    pyzmq's own `zmq.auth` does that in a separate thread with an asyncio loop. Here the broker has a loop already. It
+    also has to look keys up for each message, so that a removed key ends at once.
 
     Args:
-        folder: of the agent's key and those that are let in.
-        log: for clients that are turned away.
+        folder: folder of the agent's key and of the keys that are let in.
+        log: for refused clients.
 
     Raises:
         ConfigError: the folder cannot be used.
 
     Attributes:
         socket: has something to read when `answer` should be called.
-        refused: clients that were turned away.
+        refused: number of refused clients.
     """
 
     def __init__(self, folder: Path, log: EventLog) -> None:
@@ -42,12 +43,12 @@ class Door:
         self._guests = Guests(keys, log)
         self._log = log
         self._told: Counter[str] = Counter()
-        """Hosts whose keys were refused, by connections that are still to be closed."""
+        """Number of open connections, by host, whose keys were refused."""
         self.refused = 0
         self.socket: zmq.Socket[bytes]
 
     def guard(self, socket: zmq.Socket[bytes]) -> None:
-        """Have a socket let in nobody else; to be called before it is bound."""
+        """Let a socket accept only clients with a key; to be called before it is bound."""
         self.socket = socket.context.socket(zmq.REP)
         self.socket.bind(_ENDPOINT)
         socket.setsockopt(zmq.CURVE_SERVER, 1)
@@ -55,7 +56,7 @@ class Door:
         socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
 
     def answer(self) -> None:
-        """Say of clients that have come whether they are let in."""
+        """Answer ZeroMQ's waiting questions: is this client let in?"""
         for _ in range(_MAX_PER_TURN):
             try:
                 version, request, _, address, _, mechanism, *credentials = self.socket.recv_multipart(_NOBLOCK)
@@ -72,7 +73,8 @@ class Door:
                 self._log.warning("key refused", address=peer, key=public, reason="this key is not let in")
 
     def left(self, peer: str) -> None:
-        """A client has gone that never said anything: ZeroMQ asks about none that has no key for this agent.
+        """Note that a client has left without a message. ZeroMQ does not ask about clients without a key for this
+        agent.
 
         Args:
             peer: its `host:port`.
@@ -87,7 +89,7 @@ class Door:
         self._log.warning("key refused", address=peer, reason=reason)
 
     def grant(self, public: str) -> Grant | None:
-        """What a client is let in for at this moment; None if it is not.
+        """Return a client's current permissions; None if it is not let in.
 
         Args:
             public: its key in hexadecimal digits: the `User-Id` of its messages.

@@ -1,4 +1,4 @@
-"""The socket at which loaders arrive: their messages in, replies out, and who has hung up."""
+"""The socket that loaders connect to: receives their messages, sends replies, and notices when they leave."""
 
 from __future__ import annotations
 
@@ -29,51 +29,51 @@ from storage_agent.host.descriptors import Incoming, hang_up, peer_of, room_for_
 from storage_agent.host.log import EventLog
 
 MAX_WAITING_MESSAGES = 16
-"""Of one connection, received and not looked at; its own socket keeps the others."""
+"""Maximum number of received, unread messages of one connection; the other messages stay in the kernel's buffer."""
 MAX_HANDED_REPLIES = 32
-"""Replies of one connection that ZeroMQ may have; the rest waits here, where bytes are counted."""
+"""Maximum number of one connection's replies that ZeroMQ may hold; further ones wait here, where bytes are counted."""
 MAX_HANDED_NBYTES = 16 << 20
-"""What these may come to, but for the last of them."""
+"""Maximum bytes of these replies, without the last one."""
 MAX_UNREAD_REPLIES_NBYTES = 512 << 20
-"""Replies of all clients that ZeroMQ has or that wait, or twice the largest file: while there are more, nothing is
-made, and clients that do not read are let go."""
+"""Maximum bytes of all clients' replies that ZeroMQ holds or that wait here, or twice the largest file if that is more.
+Above it, no reply is made, and clients that do not read are disconnected."""
 MAX_FRAMES = 3
-"""Of a message that are looked at: one more than any may have."""
+"""Maximum number of a message's frames that are read: one more than any message may have."""
 MAX_SKIPPED_FRAMES = 1000
-"""Of a message that are skipped at once; whoever sends more is hung up on."""
+"""Number of a message's frames that are skipped at once; a client that sends more is disconnected."""
 LOOK_S = 0.1
-"""How often connections by which bytes come are looked at whether one sends a message without an end, and, while too
-many replies are unread, clients whether they read."""
+"""Seconds between two looks at receiving connections, for messages without an end. While too many replies are unread,
+also between two checks of whether clients read."""
 LOOK_SHARE_S = 2e-4
-"""For each connection there is, s: how often all are looked at while bytes come by any; one takes some 2 us. ZeroMQ may
-have read what came by one before `Incoming` finds it."""
+"""Seconds per connection between two looks at all of them, while any receives bytes; one look takes about 2 us. ZeroMQ
+may have read a connection's bytes before `Incoming` finds it."""
 HANDSHAKE_MS = 10_000
-"""How long a connection may take until it has said what it must before the first message; others are closed."""
+"""Time for the exchange before a connection's first message, ms; slower connections are closed."""
 BACKLOG = 1024
-"""Connections that may wait to be taken; the kernel may allow fewer."""
+"""Number of connections that may wait to be accepted; the kernel may allow fewer."""
 LINGER_MS = 2000
-"""How long a stop waits for replies to leave."""
+"""Time that a stop waits for replies to leave, ms."""
 _NOBLOCK, _SNDMORE, _SRCFD = int(zmq.NOBLOCK), int(zmq.SNDMORE), int(zmq.SRCFD)
-"""As numbers: with pyzmq's enumerations a call takes longer than what it calls."""
+"""Flags as ints: with pyzmq's enumerations a call takes longer than the work it does."""
 SEALED_NBYTES = 33
-"""What encryption adds to a frame (rfc.zeromq.org/spec/26)."""
+"""Bytes that encryption adds to a frame (rfc.zeromq.org/spec/26)."""
 _EVENT = struct.Struct("=Hi")
-"""A monitor's first frame: the event, and the descriptor concerned."""
+"""Layout of a monitor's first frame: the event, and its descriptor."""
 
 
 class Frontend:
     """The ROUTER socket; one thread owns it.
 
-    ZeroMQ does not say which client a closed connection was; but each message names the descriptor it came by, and
-    the socket's monitor names the descriptor that has been closed. So a connection is known to be gone when the kernel
-    knows: when its process has ended or closed it, not when its host has lost power.
+    ZeroMQ does not say which client a closed connection belonged to. But each message names the descriptor that it came
+    by, and the socket's monitor names the descriptor that was closed. So the agent notices a lost connection when the
+    kernel does: when its process has ended or closed it, not when its host has lost power.
 
     Args:
-        settings: where to bind, how many replies to keep, how fast they may leave.
+        settings: address to bind, number of replies to hold, and their rate.
         log: for replies that cannot be delivered.
 
     Raises:
-        AgentError: the address is taken, or is none.
+        AgentError: the address is in use, or not a valid one.
 
     Example:
         >>> frontend = Frontend(settings, EventLog())
@@ -81,13 +81,14 @@ class Frontend:
         >>> frontend.tell(client, Pong("1"))
 
     Attributes:
-        address: where loaders connect.
-        door: lets in who has a key; None where everybody is.
-        visits: which loaders there are.
-        sent_nbytes: all bytes handed to the socket.
-        incoming: readable when bytes have come by a connection that was quiet; see `look`.
-        dropped: replies that could not be delivered.
-        hung_up: connections that were too many, sent a message without an end, or did not read.
+        address: address that loaders connect to.
+        door: lets in clients with a key; None to let in all.
+        visits: the loaders that are connected.
+        sent_nbytes: bytes handed to the socket, in total.
+        incoming: readable when a quiet connection has received bytes; see `look`.
+        dropped: number of replies that could not be delivered.
+        hung_up: number of connections closed here: there were too many, or they sent a message without an end, or did
+            not read.
     """
 
     def __init__(self, settings: AgentSettings, log: EventLog) -> None:
@@ -97,22 +98,22 @@ class Frontend:
         self._handed = UnreadReplies(2 * MAX_HANDED_REPLIES)
         self._most_unread_nbytes = max(MAX_UNREAD_REPLIES_NBYTES, 2 * settings.max_file_nbytes)
         self._crowded_look_s = 0.0
-        """When to look again what clients have taken, while replies come to too much."""
+        """Time of the next check whether clients read, while too many replies are unread."""
         self._connections = Connections(room_for_connections(settings.workers))
         self.incoming = Incoming()
         self._receiving: set[int] = set()
-        """Connections by which bytes came a moment ago."""
+        """Connections that have recently received bytes."""
         self._look_s = self._look_at_all_s = time.monotonic()
         self._skipping = 0
-        """Frames of the message that is being skipped; 0 when none is."""
+        """Frames of the message that is being skipped; 0 if there is none."""
         self._peer_of: dict[bytes, str] = {}
         self._owner_of: dict[bytes, str] = {}
-        """Key and host of each client when it came."""
+        """Key and host of each client, at its first message."""
         self.visits = Visits()
         self._departed: deque[bytes] = deque()
         self._key_of: dict[bytes, str] = {}
         self._unknown: dict[int, str] = {}
-        """At an agent with keys, connections that have said nothing yet, and from where they come."""
+        """At an agent with keys: connections without a message yet, and their `host:port`."""
         self.sent_nbytes = 0
         self.dropped = 0
         self.hung_up = 0
@@ -152,7 +153,7 @@ class Frontend:
     # --- in ---------------------------------------------------------------------------------------------------
 
     def receive(self) -> list[bytes] | None:
-        """The client's routing id and the first frames of its message; None when nothing waits."""
+        """Return the client's routing id and the first frames of its message; None if no message waits."""
         # Without pyzmq's recv_multipart: asking each frame whether there are more is a third faster than asking the
         # socket, and a frame knows the descriptor it came by.
         if self._skipping and not self._skip():
@@ -184,12 +185,12 @@ class Frontend:
         return frames
 
     def _on_wire_nbytes(self, frame: Payload) -> int:
-        """What a frame takes on the wire, with its head (rfc.zeromq.org/spec/23)."""
+        """Return a frame's size on the wire, including its head (rfc.zeromq.org/spec/23)."""
         nbytes = len(frame) + self._sealed_nbytes
         return nbytes + (2 if nbytes < 256 else 9)
 
     def _skip(self) -> bool:
-        """Drop frames of a message that has too many, some at once; whether all are gone."""
+        """Drop some frames of a message that has too many; True once all are dropped."""
         for _ in range(MAX_SKIPPED_FRAMES):
             if not self.socket.recv(_NOBLOCK, copy=False).more:
                 self._skipping = 0
@@ -197,11 +198,11 @@ class Frontend:
         return False
 
     def _meet(self, client: bytes, descriptor: int, frame: zmq.Frame, now_s: float) -> None:
-        """The first message of a connection. Its descriptor may have been that of another, whose end comes first."""
+        """Note the first message of a connection. If its descriptor was another connection's, that one has ended."""
         self.watch()
         self._unknown.pop(descriptor, None)
         if self._connections.client(descriptor) is not None:
-            self._leave(descriptor)  # a client whose last message was read after its end had been told
+            self._leave(descriptor)  # its last message was read after the monitor had reported its end
         self._connections.belongs(descriptor, client, now_s)
         self._handed.drop(client)  # which it had by another connection
         if client not in self._peer_of:
@@ -210,7 +211,8 @@ class Frontend:
             self.visits.came(self._owner_of[client])
 
     def departed(self) -> Iterator[bytes]:
-        """Clients whose connection has been closed since the last call; each has a name until the next is asked for."""
+        """Yield clients whose connection was closed since the last call. Each keeps its name until the next is asked
+        for."""
         while self._departed:
             client = self._departed.popleft()
             if self._connections.descriptor(client) is not None:  # it came back before it left
@@ -223,7 +225,7 @@ class Frontend:
             self._key_of.pop(client, None)
 
     def watch(self) -> None:
-        """Take the monitor's events, and let connections go that are too many."""
+        """Read the monitor's events, and close connections if there are too many."""
         now_s = time.monotonic()
         while True:
             try:
@@ -245,10 +247,11 @@ class Frontend:
             self._hang_up(descriptor, "there are too many connections", warning=False)
 
     def look(self, now_s: float) -> float | None:
-        """Let connections go that send a message without an end.
+        """Close connections that send a message without an end.
 
         Returns:
-            The seconds until the next look; None while bytes come by no connection: not before `incoming` is readable.
+            Seconds until the next look; None while no connection receives bytes: the next one is due when `incoming` is
+                readable.
         """
         if now_s < self._look_s:
             return self._look_s - now_s
@@ -287,16 +290,18 @@ class Frontend:
             self._departed.append(client)
 
     def owner_of(self, client: bytes) -> str:
-        """The loader whose connection a client is, as `visits` knows it."""
+        """Return the loader that a client belongs to, as `visits` knows it."""
         return self._owner_of.get(client, "?")
 
     def grant_of(self, client: bytes) -> Grant | None:
-        """What a client may see at this moment; None when its key has been removed."""
+        """Return a client's current permissions; None if its key was removed."""
         return EVERYTHING if self.door is None else self.door.grant(self._key_of.get(client, ""))
 
     def facts_of(self, client: bytes) -> dict[str, str]:
-        """A client as the log tells of it: the loader by its key, if it has one, and its host; and the connection by
-        the end of its routing id."""
+        """Return a client's facts for the log.
+
+        The loader is its key, if it has one, and its host; the connection is the end of its routing id.
+        """
         grant = self.grant_of(client)
         key = f"{grant.name}@" if grant is not None and grant.name else ""
         return {"loader": f"{key}{self._peer_of.get(client, '?')}", "connection": client[-4:].hex()}
@@ -304,10 +309,10 @@ class Frontend:
     # --- out --------------------------------------------------------------------------------------------------
 
     def tell(self, client: bytes, message: Message) -> None:
-        """Send a message of the broker's own at once, past paced samples: a loader waits for it as a sign of life.
+        """Send a message of the broker at once, before paced samples: a loader waits for it as a sign of life.
 
         Args:
-            client: to whom.
+            client: the receiver.
             message: without a payload.
         """
         frames = [pack(message)]
@@ -319,10 +324,10 @@ class Frontend:
             self._drop(client, "the loader does not read")
 
     def reply(self, client: bytes, frames: Sequence[Payload]) -> None:
-        """Send an answer when its turn comes: at once if nobody's waits.
+        """Send a reply when its turn comes; at once if no other waits.
 
         Args:
-            client: to whom.
+            client: the receiver.
             frames: header, and the payload if there is one.
         """
         if len(frames) > 1:
@@ -334,7 +339,7 @@ class Frontend:
             self._pacer.put(client, nbytes, frames)
 
     def send_due(self, now_s: float) -> None:
-        """Send the answers whose turn it is.
+        """Send the replies whose turn it is.
 
         Args:
             now_s: the time.
@@ -347,19 +352,20 @@ class Frontend:
 
     @property
     def replies(self) -> int:
-        """Answers whose turn has not come."""
+        """Number of waiting replies."""
         return len(self._pacer)
 
     def changes(self) -> Iterator[tuple[bytes, bool]]:
-        """Clients for which so much waits that nothing more should be made (True), or does so no longer (False)."""
+        """Yield (client, True) if so much waits for a client that no more should be made, (client, False) once it is
+        less."""
         return self._pacer.changes()
 
     def wait_s(self, now_s: float) -> float | None:
-        """Seconds until the next answer is due; None when there is none."""
+        """Return the seconds until the next reply is due; None without one."""
         return self._pacer.wait_s(now_s)
 
     def _takes(self, client: bytes, nbytes: int) -> bool:
-        """Whether ZeroMQ has room for a reply, by its bytes: as many as it had before, or all of that is gone."""
+        """True if ZeroMQ has room for a reply of this size."""
         if self._handed.has_room(client, nbytes, MAX_HANDED_NBYTES):
             return True
         self._see_what_was_taken(client)
@@ -375,11 +381,11 @@ class Frontend:
 
     @property
     def unread_nbytes(self) -> tuple[int, int]:
-        """What has come and was not read here, and the replies that were not read there, as far as is known."""
+        """Unread bytes, as far as known: (received here and not read, sent or waiting and not read by loaders)."""
         return self._connections.unread_nbytes, self._handed.nbytes + self._pacer.nbytes
 
     def crowded(self, now_s: float) -> bool:
-        """Whether unread replies come to so much that none should be made; lets clients go that do not read.
+        """True if so many replies are unread that none should be made; disconnects clients that do not read.
 
         Args:
             now_s: the time.
@@ -399,7 +405,8 @@ class Frontend:
         return self.unread_nbytes[1] > self._most_unread_nbytes
 
     def _send(self, client: bytes, frames: Sequence[Payload]) -> bool:
-        """Hand a message to ZeroMQ; False if it has enough for this client. One for nobody is dropped."""
+        """Hand a message to ZeroMQ; False if it holds enough for this client. A message for a client that has left is
+        dropped."""
         if self.grant_of(client) is None:
             known = client in self._key_of
             self._drop(client, "its key has been removed" if known else "the loader is gone")
@@ -415,7 +422,7 @@ class Frontend:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             self._drop(client, "the loader is gone")
-            self.dropped += self._pacer.drop(client)  # of which more may have been put since it left
+            self.dropped += self._pacer.drop(client)  # more may have been put since it left
             return True
         self.sent_nbytes += sum(len(frame) for frame in frames)
         self._handed.put(client, sum(map(self._on_wire_nbytes, frames)))
@@ -427,11 +434,11 @@ class Frontend:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` has been called."""
+        """True once `close` was called."""
         return bool(self._context.closed)
 
     def close(self) -> None:
-        """Flush what has been sent, free the address. Safe to call twice."""
+        """Flush the sent messages, and free the address. Safe to call twice."""
         if not self.closed:
             self.socket.disable_monitor()
             self._context.destroy(linger=None)

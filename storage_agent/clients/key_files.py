@@ -1,10 +1,11 @@
-"""The agent's own key, and who is let in with which exports: files in a folder that only its user can read.
+"""The agent's own key, and the keys that are let in with their exports: files in a folder that only its user can read.
 
-    server.key        the agent's own
+    server.key        the agent's own key
     clients/NAME      a public key that is let in, and the exports that it may see
-    tokens/NAME       what the loader with that key must hold; to be copied there, and of no use here
+    tokens/NAME       the token for the loader with that key; to be copied to it, and not used here
 
-Who may change these files decides who is let in: `sophon-agent key` does nothing else; no agent need run, or restart.
+Users who may change these files decide who is let in. `sophon-agent key` does nothing else, so no agent needs to run or
+restart.
 """
 
 from __future__ import annotations
@@ -29,34 +30,34 @@ from sophon_loader.keys import KEY_NBYTES, Token, config_folder, read_private
 from storage_agent.host.log import EventLog
 
 FIRST = "first"
-"""The name of the key that is made with the agent's own."""
+"""Name of the key that is made together with the agent's own."""
 LOOK_S = 0.5
-"""Keys that were added or removed are noticed within so many seconds."""
+"""Seconds within which added and removed keys are noticed."""
 MAX_CLIENTS = 4096
-"""Keys that are let in; a look at so many files takes some milliseconds."""
+"""Maximum number of keys that are let in; a look at that many files takes some milliseconds."""
 _REPLACE = "remove it, then add the key again"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
 @dataclass(frozen=True)
 class Grant:
-    """What a client is let in for.
+    """The permissions of a client.
 
     Args:
         name: of its key.
-        exports: that it may see; None for all.
+        exports: names of the exports that it may see; None for all.
     """
 
     name: str = ""
     exports: frozenset[str] | None = None
 
     def of(self, exports: Sequence[str]) -> Sequence[str]:
-        """Those exports that it may see, in their order."""
+        """Return the exports that it may see, in their order."""
         return exports if self.exports is None else [name for name in exports if name in self.exports]
 
 
 EVERYTHING = Grant()
-"""What everybody may see at an agent without keys."""
+"""Permissions of every client at an agent without keys."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +69,23 @@ class Pair:
 
     @staticmethod
     def new() -> Pair:
-        """One that nobody else has. No ZeroMQ context may exist yet: libzmq may close the source of random numbers that
-        the handshakes of a running one draw from (its issue 4241)."""
+        """Make a new random key.
+
+        No ZeroMQ context may exist yet: libzmq may close the source of random numbers that the handshakes of a running
+        one draw from (its issue 4241).
+        """
         public, secret = zmq.curve_keypair()
         return Pair(z85.decode(public), z85.decode(secret))
 
 
 class KeyFolder:
-    """The files; holds nothing of what is in them.
+    """Reads and writes the files; keeps none of their content.
 
     Args:
         path: of the folder.
 
     Raises:
-        ConfigError: others may look into it.
+        ConfigError: other users may read it.
 
     Example:
         >>> keys = KeyFolder(Path("/etc/sophon"))
@@ -90,11 +94,11 @@ class KeyFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        path = path.absolute()  # it is told for other folders and hosts, in lines to copy
+        path = path.absolute()  # messages quote it in lines to copy, for other folders and hosts
         self.path = path
         self._own, self._clients, self._tokens = path / "server.key", path / "clients", path / "tokens"
         self._owners = [0, os.geteuid()]
-        """Users whose files say who is let in: also the folder's owner now, whose keys an agent of root's may use."""
+        """Users whose files are trusted: also the folder's current owner, whose keys root's agent may use."""
         for folder in (path, self._clients, self._tokens):
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -111,7 +115,7 @@ class KeyFolder:
 
     @staticmethod
     def usual() -> Path:
-        """Where an agent has its keys if it is not told otherwise.
+        """Return the usual folder of an agent's keys.
 
         Raises:
             ConfigError: its user has no home.
@@ -128,11 +132,11 @@ class KeyFolder:
 
     @property
     def is_new(self) -> bool:
-        """Whether no agent has a key here yet."""
+        """True if no agent has a key here yet."""
         return not self._own.exists()
 
     def own(self) -> Pair:
-        """The agent's own key; made if there is none."""
+        """Return the agent's own key; makes one if there is none."""
         if self.is_new:
             pair = Pair.new()
             _write_new(self._own, {"public": pair.public.hex(), "secret": pair.secret.hex()})  # or another was faster
@@ -142,17 +146,17 @@ class KeyFolder:
     # --- those that are let in --------------------------------------------------------------------------------
 
     def add(self, name: str, exports: Collection[str] | None = None) -> Path:
-        """Let one more in.
+        """Let one more key in.
 
         Args:
-            name: for the log, and to remove it by.
-            exports: that it may see; None for all.
+            name: for the log, and for its removal.
+            exports: names of the exports that it may see; None for all.
 
         Returns:
-            The file with its token.
+            Path of the token.
 
         Raises:
-            ConfigError: the name is taken, or cannot be one, or nothing can be written; then nobody is let in.
+            ConfigError: the name is taken or not allowed, or the files cannot be written; then the key is not let in.
         """
         if not _NAME.fullmatch(name):
             raise ConfigError(f"name must be a word of letters, digits, '.', '-', '_' and '@', got {name!r}")
@@ -176,26 +180,26 @@ class KeyFolder:
         return token
 
     def make_anew(self, name: str) -> Path:
-        """Give one that is let in another key, for the same exports: its token is void when the agent's own changes.
+        """Replace a key by a new one for the same exports. Tokens become void when the agent's own key changes.
 
         Args:
             name: of the key.
 
         Returns:
-            The file with its token.
+            Path of the token.
 
         Raises:
-            ConfigError: it cannot be read, or nothing can be written.
+            ConfigError: the key cannot be read, or the files cannot be written.
         """
         _, grant = self.grant(name)
         self.remove(name)
         return self.add(name, grant.exports)
 
     def remove(self, name: str) -> None:
-        """Let one in no longer; an agent that runs notices within `LOOK_S`.
+        """Stop letting a key in; a running agent notices within `LOOK_S`.
 
         Raises:
-            ConfigError: there is none of that name.
+            ConfigError: there is no key of that name.
         """
         if name not in self.names():
             raise ConfigError(f"name must be one of {self.names()}, got {name!r}; `sophon-agent key list` shows them")
@@ -203,18 +207,18 @@ class KeyFolder:
         self.token_file(name).unlink(missing_ok=True)
 
     def names(self) -> list[str]:
-        """Of all keys that are let in."""
+        """Return the names of all keys that are let in, sorted."""
         return sorted(name for name in os.listdir(self._clients) if _NAME.fullmatch(name))
 
     def token_file(self, name: str) -> Path:
-        """Where the token of a key was written."""
+        """Return the path of a key's token."""
         return self._tokens / name
 
     def grant(self, name: str) -> tuple[str, Grant]:
-        """A public key in hexadecimal digits, and what it is let in for.
+        """Return a public key in hexadecimal digits, and its permissions.
 
         Raises:
-            ConfigError: the file is none of `add`.
+            ConfigError: the file was not written by `add`.
         """
         path = self._clients / name
         values = _read(path, self._owners)
@@ -224,10 +228,10 @@ class KeyFolder:
         return _key(values, "public", path).hex(), Grant(name, None if exports is None else frozenset(exports))
 
     def state(self) -> object:
-        """Is another one when the keys that are let in may have changed, or who can read or write their files.
+        """Return a value that changes when the keys, or the access to their files, may have changed.
 
         Raises:
-            OSError: their folder is away, another user's, or one that others may write to by now.
+            OSError: their folder is missing, another user's, or writable by others.
         """
         os.close(open_private_folder(self._clients, kept_from_others=WRITING, follow=True, owners=self._owners))
         with os.scandir(self._clients) as entries:
@@ -236,10 +240,10 @@ class KeyFolder:
 
 
 class Guests:
-    """Who is let in, as the files say now; nobody while they cannot be read.
+    """The clients that are let in, by the current files; none while these cannot be read.
 
     Args:
-        folder: of the files.
+        folder: the files.
         log: for files that cannot be read.
         clock: monotonic seconds.
     """
@@ -253,11 +257,11 @@ class Guests:
         self._grants: dict[str, Grant] = {}
 
     def grant(self, public: str, *, newcomer: bool = False) -> Grant | None:
-        """What a client is let in for; None if it is not.
+        """Return a client's permissions; None if it is not let in.
 
         Args:
             public: its key in hexadecimal digits.
-            newcomer: whether it has only just come, maybe with a key that has only just been added.
+            newcomer: True for a client that has just connected, possibly with a key that has just been added.
         """
         if self._clock() >= self._look_at_s or (newcomer and public not in self._grants):
             self._look()

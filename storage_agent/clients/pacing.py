@@ -1,4 +1,4 @@
-"""Replies on their way to the socket: whose is next, how fast they may go, who does not take them.
+"""Replies on their way to the socket: which is next, how fast they may leave, and which clients do not take them.
 
 Pure: the clock is an argument.
 """
@@ -15,26 +15,30 @@ from storage_agent.jobs.turns import Turns
 
 Reply = TypeVar("Reply")
 BURST_S = 0.005
-"""A reply may leave this much before the wire is free for it, which then does not idle while the broker wakes up."""
+"""Seconds by which a reply may leave before the wire is free for it, so that the wire is not idle while the broker
+wakes up."""
 RETRY_S, MAX_RETRY_S = 0.005, 0.08
-"""The pause after a client did not take a reply, and the longest, of a client that took next to none after the last."""
+"""First pause after a client did not take a reply, and the longest one, s. Pauses grow for a client that took few
+replies since the last."""
 FEW, MANY = 2, 4
-"""Replies that a client took between two pauses: up to so few, and its pauses grow; from so many, they shrink again."""
+"""Replies that a client took between two pauses: up to `FEW`, its pauses grow; above `MANY`, they shrink again."""
 FULL_NBYTES = 4 << 20
-"""Replies of one client that may wait before nothing more is made for it: some 30 pictures ahead of its wire."""
+"""Bytes of a client's waiting replies above which no more are made for it: about 30 pictures ahead of its wire."""
 ALL_NBYTES = 256 << 20
-"""Replies of all clients that may wait; if that is less, each may have its share of it."""
+"""Bytes of all clients' waiting replies. If the sum of `FULL_NBYTES` is more, each client may have its share of
+this."""
 
 
 @dataclass
 class Pauses:
-    """How long a client is left alone after it did not take a reply, s, and the replies that it took since the last."""
+    """Pause after a client did not take a reply, s, and the number of replies that it took since the last pause."""
 
     pause_s: float = RETRY_S
     taken: int = MANY
 
     def next_s(self) -> float:
-        """It did not take one again: how long this time, so that it then has room for a few."""
+        """Return the pause after another reply that was not taken, long enough for the client to have room for a
+        few."""
         if self.taken <= FEW:
             self.pause_s = min(2 * self.pause_s, MAX_RETRY_S)
         elif self.taken > MANY:
@@ -45,7 +49,7 @@ class Pauses:
 
 @dataclass(frozen=True)
 class Waiting(Generic[Reply]):
-    """A reply, to whom it goes, and its size."""
+    """A reply, its receiver and its size."""
 
     client: bytes
     nbytes: int
@@ -53,13 +57,13 @@ class Waiting(Generic[Reply]):
 
 
 class Pacer(Generic[Reply]):
-    """Replies that wait, with turns of clients by bytes, all together at a byte rate.
+    """Waiting replies. Clients take turns by bytes, and all share one byte rate.
 
     Args:
-        limit_mbit: 10**6 bits per second; None lets everything through at once.
+        limit_mbit: 10**6 bits per second; None for no limit.
 
     Attributes:
-        nbytes: of all replies that wait.
+        nbytes: bytes of all waiting replies.
 
     Example:
         >>> pacer: Pacer[str] = Pacer(limit_mbit=8.0)
@@ -76,11 +80,11 @@ class Pacer(Generic[Reply]):
         self._turns: Turns[Waiting[Reply]] = Turns()
         self._free_at_s = 0.0
         self._nbytes: dict[bytes, int] = {}
-        """What waits of each client that has something waiting."""
+        """Client -> bytes of its waiting replies, if there are any."""
         self._paused: dict[bytes, float] = {}
-        """Clients that did not take a reply, and when they are tried again."""
+        """Clients that did not take a reply -> time of the next attempt."""
         self._retries: list[tuple[float, bytes]] = []
-        """The same as a heap, with entries that hold no more."""
+        """A heap of these times. It may have outdated entries."""
         self._pauses: dict[bytes, Pauses] = {}
         self._full: set[bytes] = set()
         self._changes: deque[tuple[bytes, bool]] = deque()
@@ -90,27 +94,27 @@ class Pacer(Generic[Reply]):
         return len(self._turns)
 
     def waiting_of(self, client: bytes) -> int:
-        """How many replies of a client wait."""
+        """Return the number of a client's waiting replies."""
         return self._turns.waiting_of(client)
 
     def nbytes_of(self, client: bytes) -> int:
-        """Bytes of a client's replies that wait."""
+        """Return the bytes of a client's waiting replies."""
         return self._nbytes.get(client, 0)
 
     def put(self, client: bytes, nbytes: int, reply: Reply, *, first: bool = False) -> None:
         """Queue a reply.
 
         Args:
-            client: to whom.
+            client: the receiver.
             nbytes: its size.
-            reply: what `due` gives back.
-            first: before the client's others.
+            reply: what `due` returns.
+            first: True to put it before the client's other replies.
         """
         self._turns.push(client, Waiting(client, nbytes, reply), first=first)
         self._count(client, nbytes)
 
     def due(self, now_s: float) -> Waiting[Reply] | None:
-        """The next reply, if the wire is free for it at `now_s`; say then whether it was `sent` or `returned`."""
+        """Return the next reply if the wire is free for it; the caller then calls `sent` or `returned`."""
         while self._retries and self._retries[0][0] <= now_s:
             at_s, client = heapq.heappop(self._retries)
             if self._paused.get(client) == at_s:
@@ -122,15 +126,15 @@ class Pacer(Generic[Reply]):
         return turn[1] if turn else None
 
     def is_free(self, now_s: float) -> bool:
-        """Whether a reply that comes now may go at once: no other waits, and the wire is free."""
+        """True if a new reply may leave at once: no other waits, and the wire is free."""
         return not self._turns and now_s >= self._free_at_s - BURST_S
 
     def passed(self, nbytes: int, now_s: float) -> None:
-        """A reply of so many bytes has gone that has not waited. It costs nobody a turn."""
+        """Note that a reply has left without waiting. It does not count as a client's turn."""
         self._free_at_s = max(now_s, self._free_at_s) + nbytes * self._s_per_byte
 
     def sent(self, waiting: Waiting[Reply], now_s: float) -> None:
-        """A reply has gone, or there is nobody for it."""
+        """Note that a reply has left, or that its client is gone."""
         self.passed(waiting.nbytes, now_s)
         if (pauses := self._pauses.get(waiting.client)) is not None:
             pauses.taken += 1
@@ -138,7 +142,7 @@ class Pacer(Generic[Reply]):
         self._count(waiting.client, -waiting.nbytes)
 
     def returned(self, waiting: Waiting[Reply], now_s: float) -> None:
-        """The client did not take it: it waits on, in front of its others."""
+        """Put back a reply that the client did not take, in front of its others."""
         self._turns.spent(waiting.client, 0.0)
         self._turns.push(waiting.client, waiting, first=True)
         self._turns.hold(waiting.client, True)
@@ -147,7 +151,7 @@ class Pacer(Generic[Reply]):
         heapq.heappush(self._retries, (at_s, waiting.client))
 
     def drop(self, client: bytes) -> int:
-        """A client has left: how many replies it will not get."""
+        """Forget a client that has left; returns the number of its lost replies."""
         left = len(self._turns.drop(client))
         self.nbytes -= self._nbytes.get(client, 0)
         for known in (self._nbytes, self._paused, self._pauses):
@@ -159,14 +163,14 @@ class Pacer(Generic[Reply]):
         return left
 
     def changes(self) -> Iterator[tuple[bytes, bool]]:
-        """Clients that have become full (nothing more should be made for them), or are so no longer."""
+        """Yield (client, True) for clients that have become full, (client, False) for those that no longer are."""
         while self._changes:
             yield self._changes.popleft()
 
     def wait_s(self, now_s: float) -> float | None:
-        """Seconds until something may be due; None when nothing is queued."""
+        """Return the seconds until a reply may be due; None if none waits."""
         if not self._turns:
-            return None  # but for retries of clients that have left, which nobody has to wake up for
+            return None  # except retries of clients that have left, which need no wake-up
         if len(self._turns) > sum(map(self._turns.waiting_of, self._paused)):
             return max(0.0, self._free_at_s - BURST_S - now_s)
         return max(0.0, self._retries[0][0] - now_s)

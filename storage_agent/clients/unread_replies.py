@@ -1,4 +1,4 @@
-"""Replies that ZeroMQ has been given and clients have not taken. Pure: the time, and what the kernel says, come in."""
+"""Replies that ZeroMQ has received and clients have not. Pure: the time, and the kernel's numbers, are arguments."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections import deque
 from dataclasses import dataclass
 
 STALLED_S = 2.0
-"""How long clients are watched, once unread replies come to too much, before one counts as not reading."""
+"""Seconds that clients are watched, while too many replies are unread, before a client counts as not reading."""
 READS_NBYTES_PER_S = 16_000
-"""What one that reads takes at least, however slow its wire is: what a loader takes for a message that comes."""
+"""Minimum rate of a reading client on any wire: the rate at which a loader takes a message to be still arriving."""
 
 
 @dataclass
 class _Handed:
-    """Of one client.
+    """State of one client.
 
     Args:
-        sizes: of its latest replies: no others can still be with ZeroMQ.
-        listed: all these together.
-        unread: of these, bytes that it has not taken, as far as is known.
+        sizes: sizes of its newest replies; older ones cannot be with ZeroMQ any more.
+        listed: sum of these sizes.
+        unread: bytes of these replies that it has not taken, as far as known.
         total: bytes of all its replies.
-        apart: bytes by which it has acknowledged more than its replies had: a handshake, signs of life.
-        watched_s, taken: when it was last seen whether it reads, and what it had taken by then.
-        reads: whether it did.
+        apart: bytes that it has acknowledged in addition to its replies: a handshake, signs of life.
+        watched_s, taken: time of the last check whether it reads, and the bytes that it had taken by then.
+        reads: result of that check.
     """
 
     sizes: deque[int]
@@ -36,13 +36,13 @@ class _Handed:
 
 
 class UnreadReplies:
-    """What ZeroMQ has of the replies of each client.
+    """The replies of each client that ZeroMQ holds.
 
     Args:
-        most: replies of one client that ZeroMQ, and the kernel behind it, can have.
+        most: maximum number of one client's replies that ZeroMQ and the kernel can hold.
 
     Attributes:
-        nbytes: that all clients have not taken, as far as is known.
+        nbytes: bytes that all clients have not taken, as far as known.
 
     Example:
         >>> handed = UnreadReplies(most=64)
@@ -59,15 +59,15 @@ class UnreadReplies:
 
     @property
     def clients(self) -> list[bytes]:
-        """Those that have not taken everything, as far as is known."""
+        """Clients that have not taken all their replies, as far as known."""
         return [client for client, one in self._of.items() if one.unread]
 
     def put(self, client: bytes, nbytes: int) -> None:
-        """A reply has been handed to ZeroMQ.
+        """Note that a reply was handed to ZeroMQ.
 
         Args:
-            client: whose it is.
-            nbytes: that it has on the wire.
+            client: the receiver.
+            nbytes: its size on the wire.
         """
         one = self._of.get(client)
         if one is None:
@@ -79,15 +79,15 @@ class UnreadReplies:
         self._set(one, min(one.unread + nbytes, one.listed))
 
     def nbytes_of(self, client: bytes) -> int:
-        """Bytes that a client has not taken, as far as is known."""
+        """Return the bytes that a client has not taken, as far as known."""
         one = self._of.get(client)
         return one.unread if one else 0
 
     def has_room(self, client: bytes, nbytes: int, most: int) -> bool:
-        """Whether a client may be handed another reply: as many as come to `most`, or one.
+        """True if another reply may be handed to ZeroMQ: the unread ones stay below `most`, or there are none.
 
         Args:
-            client: whose it is.
+            client: the receiver.
             nbytes: of the reply.
             most: bytes.
         """
@@ -95,11 +95,11 @@ class UnreadReplies:
         return not unread or unread + nbytes <= most
 
     def acknowledged(self, client: bytes, nbytes: int) -> None:
-        """What the kernel knows.
+        """Note the kernel's count of acknowledged bytes.
 
         Args:
-            client: of a connection.
-            nbytes: that its other end has acknowledged since it was made.
+            client: at the other end of a connection.
+            nbytes: bytes that it has acknowledged since the connection was made.
         """
         one = self._of.get(client)
         if one is None:
@@ -110,18 +110,19 @@ class UnreadReplies:
         self._set(one, min(one.unread, max(0, unread)))
 
     def taken(self, client: bytes) -> None:
-        """A client has taken everything."""
+        """Note that a client has taken all its replies."""
         if (one := self._of.get(client)) is not None:
             self._set(one, 0)
 
     def drop(self, client: bytes) -> None:
-        """A client has left, or come back by another connection."""
+        """Forget a client that has left, or has reconnected."""
         if (one := self._of.pop(client, None)) is not None:
             self.nbytes -= one.unread
 
     def not_reading(self, now_s: float) -> list[bytes]:
-        """Clients that have taken next to nothing for a while, those with most first; to be asked while too much is
-        unread, right after it was seen what they have taken.
+        """Return clients that have taken next to nothing for a while, those with most unread bytes first.
+
+        To be called while too much is unread, right after the clients' acknowledgements were noted.
         """
         for one in self._of.values():
             taken = one.total - one.unread

@@ -1,7 +1,7 @@
-"""Which loaders there are, by the hosts and keys from which connections come. Pure: the time is an argument.
+"""The loaders that are connected, by host and key of their connections. Pure: the time is an argument.
 
-A job has many connections: its main process one that greets and is closed, its workers some that live for an epoch, and
-none during a validation. So it has ended when none has come from there for a while.
+A job has many connections. Its main process greets by one that it closes, its workers have some for an epoch, and
+during a validation there are none. So a job counts as ended when it has had no connection for a while.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 
 GONE_S = 60.0
-"""How long no connection of a loader may be open until it counts as gone."""
+"""Seconds without an open connection after which a loader counts as gone."""
 MAX_KNOWN = 4096
-"""Loaders that are remembered; of others no end is told."""
+"""Maximum number of loaders that are remembered; the end of others is not reported."""
 
 
 class Visits:
-    """Connections by the loader that they are of.
+    """Connections by the loader that they belong to.
 
     Example:
         >>> visits = Visits()
@@ -29,30 +29,30 @@ class Visits:
         self._open: Counter[str] = Counter()
         self._greeted: OrderedDict[str, None] = OrderedDict()
         self._left: OrderedDict[str, tuple[float, int]] = OrderedDict()
-        """Of those without a connection: since when, and how many requests their connections left unanswered."""
+        """Loaders without a connection: since when, and how many requests their connections left unanswered."""
 
     def came(self, owner: str) -> None:
-        """A connection has sent its first message.
+        """Note that a connection has sent its first message.
 
         Args:
-            owner: key and host of whoever made it.
+            owner: key and host of its process.
         """
         self._open[owner] += 1
         self._left.pop(owner, None)
 
     def greeted(self, owner: str) -> None:
-        """It is a loader's, and not that of somebody who asks for the status."""
+        """Note that a connection is a loader's, and not a request for the status."""
         self._greeted[owner] = None
         self._greeted.move_to_end(owner)
         if len(self._greeted) > MAX_KNOWN:
             self._greeted.popitem(last=False)
 
     def left(self, owner: str, unanswered: int, now_s: float) -> None:
-        """A connection has been closed.
+        """Note that a connection was closed.
 
         Args:
             owner: see `came`.
-            unanswered: requests that have no answer.
+            unanswered: number of its unanswered requests.
             now_s: the time.
         """
         self._open[owner] -= 1
@@ -62,7 +62,8 @@ class Visits:
                 self._left[owner] = now_s, unanswered
 
     def over(self, now_s: float) -> dict[str, int]:
-        """Loaders that have gone since this was asked last, and what the last connection of each left unanswered."""
+        """Return the loaders that have gone since the last call, and the unanswered requests of each one's last
+        connection."""
         found = {}
         while self._left and next(iter(self._left.values()))[0] <= now_s - GONE_S:
             owner, (_, unanswered) = self._left.popitem(last=False)
@@ -70,5 +71,5 @@ class Visits:
         return found
 
     def wait_s(self, now_s: float) -> float | None:
-        """Seconds until one may be over; None while none may."""
+        """Return the seconds until a loader may count as gone; None if all are connected."""
         return max(0.0, next(iter(self._left.values()))[0] + GONE_S - now_s) if self._left else None
