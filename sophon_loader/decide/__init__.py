@@ -1,6 +1,6 @@
-"""Decisions: from what was measured to the choice of every sample.
+"""Decisions: from measurements to the choice of every sample.
 
-Pure: numpy in, plan out. No torch, no sockets, no clock, no logging; what there is to say stands in `Plan.reason`.
+Pure: numpy in, plan out. No torch, no sockets, no clock, no logging; explanations are in `Plan.reason`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How many cores of agents a job could use: the fewest with which an epoch is nearly as short as with any number.
+"""Number of agent cores that a job could use: the fewest with which an epoch is nearly as short as with any number.
 
-With a budget of B seconds this is one linear programme: of all plans that keep wire, loader and GPU within B, the one
-with the least CPU time at the agent, A. Cores that do A in B are A / B, and with fewer no plan keeps within B.
+For a budget of B seconds this is one linear programme. Of all plans that keep wire, loader and GPU within B, it finds
+the one with the least CPU time at the agent, A. Cores that do A in B are A / B, and with fewer no plan keeps within B.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from sophon_loader.decide.dual import Problem, file_column, least_time, least_tr
 from sophon_loader.decide.facts import Facts
 
 NEARLY = 1.05
-"""Times the shortest epoch: the last percent of an epoch would take as many cores as all others."""
+"""Factor by which an epoch may exceed the shortest one: the last percent would take as many cores as all others."""
 _GAP = 1e-5
-"""Relative gap between bounds at which to stop: finer than anything that is measured."""
+"""Relative gap between bounds at which to stop: finer than any measurement."""
 _MAX_SWEEPS = 200
 _INSTANT = 1e-6
 """Share of the time without offloading below which all epochs count as equally short."""
 
 
 def wanted_agent_cores(facts: Facts, *, files_from_agents: bool = False) -> float:
-    """The smallest number of agent cores with which an epoch takes at most `NEARLY` times as long as with any number.
+    """Return the smallest number of agent cores with which an epoch takes at most `NEARLY` times as long as with any
+    number.
 
-    How many there are at the moment (`facts.rates.agent_cores`) does not matter. 0 where an epoch without any agent,
-    in which every sample is made from its file, is as short.
+    The current number (`facts.rates.agent_cores`) does not matter. The result is 0 if an epoch without agents, in which
+    every sample is made from its file, is as short.
 
     Args:
         facts: of some samples, with a table.
-        files_from_agents: whether the files themselves can be had from agents alone, so that 0 would be none.
+        files_from_agents: True if only agents can supply the files, so that 0 would be none.
 
     Raises:
         PlanError: `facts` has no table.

@@ -25,13 +25,13 @@ Bottleneck = Literal["gpu", "wire", "loader-cpu", "agent-cpu", "agent-disk"]
 
 @dataclass(frozen=True)
 class EpochTime:
-    """How long an epoch keeps each resource busy, in seconds; the busiest one decides how long it takes.
+    """Seconds for which an epoch keeps each resource busy; the largest is the epoch's length.
 
     Args:
         gpu_s: training steps.
         wire_s: payload on the wire.
-        loader_cpu_s: CPU work of the loader's processes, shared out over their cores.
-        agent_cpu_s: CPU work of the agent, shared out over its cores.
+        loader_cpu_s: CPU work of the loader's processes, divided by their cores.
+        agent_cpu_s: CPU work of the agent, divided by its cores.
         disk_s: files that the agent's disk reads.
     """
 
@@ -52,13 +52,13 @@ class EpochTime:
         return max(self.fixed_s, self.wire_s, self.loader_cpu_s, self.agent_cpu_s)
 
     def at(self, old: Rates, new: Rates) -> EpochTime:
-        """The same work at other rates.
+        """Convert to other rates, for unchanged work.
 
         Args:
             old: the rates that this was computed with.
             new: the rates wanted.
         """
-        # A term at an infinite rate was 0 s, from which the work cannot be told; it is taken to take no time again.
+        # A term at an infinite rate was 0 s, so its work is not known; it is assumed to take no time again.
         gpu_s = wire_s = disk_s = 0.0
         if math.isfinite(old.gpu_samples_s):
             gpu_s = self.gpu_s * old.gpu_samples_s / new.gpu_samples_s
@@ -89,7 +89,7 @@ class EpochTime:
 
 @dataclass(frozen=True)
 class EpochWork:
-    """What all samples of an epoch need together.
+    """Resources that all samples of an epoch need together.
 
     Args:
         wire_bytes: bytes of payload.
@@ -102,11 +102,11 @@ class EpochWork:
     agent_s: float
 
     def time(self, samples: int, rates: Rates) -> EpochTime:
-        """How long this work keeps each resource busy.
+        """Return the seconds for which this work keeps each resource busy.
 
         Args:
-            samples: N, which is what the GPU works on, and the agent's disk.
-            rates: what the resources can do.
+            samples: N, for the GPU and the agent's disk.
+            rates: of the resources.
         """
         return EpochTime(
             gpu_s=samples / rates.gpu_samples_s,
@@ -118,7 +118,7 @@ class EpochWork:
 
 
 def epoch_work(table: ChoiceTable, chosen: NDArray[np.uint8]) -> EpochWork:
-    """What an epoch needs when sample i takes choice `chosen[i]`.
+    """Return the work of an epoch in which sample i takes choice `chosen[i]`.
 
     Args:
         table: N samples, C choices.
@@ -147,7 +147,7 @@ def epoch_work(table: ChoiceTable, chosen: NDArray[np.uint8]) -> EpochWork:
 
 
 def chosen_sums(columns: tuple[NDArray[np.float32], ...], chosen: NDArray[np.uint8]) -> tuple[float, ...]:
-    """The sums of what was chosen, in float64.
+    """Return the sums over the chosen entries, in float64.
 
     Args:
         columns: C-ordered float32[C, N] arrays.
@@ -167,12 +167,12 @@ def chosen_sums(columns: tuple[NDArray[np.float32], ...], chosen: NDArray[np.uin
 
 
 def epoch_time(table: ChoiceTable, chosen: NDArray[np.uint8], rates: Rates) -> EpochTime:
-    """How long an epoch keeps each resource busy when sample i takes choice `chosen[i]`.
+    """Return the seconds for which an epoch keeps each resource busy if sample i takes choice `chosen[i]`.
 
     Args:
         table: N samples, C choices.
         chosen: uint8[N], each < C.
-        rates: what the resources can do.
+        rates: of the resources.
 
     Raises:
         PlanError: see `epoch_work`.
@@ -181,11 +181,11 @@ def epoch_time(table: ChoiceTable, chosen: NDArray[np.uint8], rates: Rates) -> E
 
 
 def time_without_offloading(table: ChoiceTable, rates: Rates, cached: float = 0.0) -> EpochTime:
-    """How long an epoch keeps each resource busy when every sample is made from its file.
+    """Return the seconds for which an epoch keeps each resource busy if every sample is made from its file.
 
     Args:
         table: N samples; its first choice is the file.
-        rates: what the resources can do.
+        rates: of the resources.
         cached: share of the samples whose files are on the loader's host; all others' cross the wire.
     """
     wire = agent = loader = 0.0
@@ -198,14 +198,14 @@ def time_without_offloading(table: ChoiceTable, rates: Rates, cached: float = 0.
 
 
 def moved(old: Rates, new: Rates, tolerance: float = 0.10) -> tuple[str, ...]:
-    """Names of the rates that have changed enough to plan again.
+    """Return the names of rates that have changed enough to plan again.
 
     A rate that becomes or stops being infinite has changed enough.
 
     Args:
         old: the rates planned with.
         new: the rates measured since.
-        tolerance: change that is borne, as a share of the old rate, >= 0.
+        tolerance: change that is accepted, as a share of the old rate, >= 0.
 
     Raises:
         PlanError: `tolerance` is negative or NaN.

@@ -24,19 +24,19 @@ from sophon_loader.decide.simplex import Vector, maximise
 from sophon_loader.errors import PlanError
 
 FLOOR = 1e-12
-"""The wire's least share of the whole bill. At a wire price of zero an absent choice's infinite size would cost NaN,
-not infinity; a share this small is not felt."""
+"""Minimum share of the wire in the total price. At a wire price of zero an absent choice's infinite size would cost
+NaN, not infinity; a share this small has no effect."""
 MIN_PRICE = 1e-30
-"""The wire's least price relative to the largest: float32 can still tell it from zero."""
+"""Minimum price of the wire relative to the largest one: float32 can still tell it from zero."""
 _OF_FILES_HERE = np.array([0.0, 1.0, 0.0])
-"""Of each resource the share that a file takes if it need not cross."""
+"""Share of each resource that a file takes if it need not cross."""
 EQUAL = 1e-9
 """Relative difference below which two totals count as one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A table, with what a unit of each resource costs in time.
+    """A table, and the time that a unit of each resource costs.
 
     Costs have one row per choice, so that a sweep reads memory in order.
 
@@ -46,7 +46,7 @@ class Problem:
         agent: float32[C, N], C-ordered, CPU seconds.
         seconds_per: float64[3], epoch seconds per unit of each resource, 1 / rate.
         fixed_s: seconds of training steps, or of reading files from the agent's disk: no choice changes them.
-        cached: share of the samples, whichever they are, whose files are on the loader's host.
+        cached: share of the samples, chosen independently of their costs, whose files are on the loader's host.
     """
 
     wire: FloatTable
@@ -58,7 +58,7 @@ class Problem:
 
     @classmethod
     def of(cls, facts: Facts) -> Problem:
-        """The problem; shares the table's memory.
+        """Make the problem of some facts; shares the table's memory.
 
         Raises:
             PlanError: `facts` has no table.
@@ -76,28 +76,28 @@ class Problem:
         return int(self.wire.shape[1])
 
     def sums(self, chosen: NDArray[np.uint8]) -> Vector:
-        """float64[3]: what `chosen` needs of each resource, in bytes and CPU seconds."""
+        """Return float64[3]: the use of each resource under `chosen`, in bytes and CPU seconds."""
         return np.array(chosen_sums((self.wire, self.loader, self.agent), chosen))
 
     @cached_property
     def files(self) -> Vector:
-        """float64[3]: what all samples need of each resource as files that cross the wire."""
+        """Return float64[3]: the use of each resource if all samples cross as files."""
         return self.sums(np.zeros(self.samples, dtype=np.uint8))
 
     def seconds(self, sums: Vector) -> float:
-        """The epoch's time for such sums."""
+        """Return the epoch's time for such sums."""
         return max(self.fixed_s, float((sums * self.seconds_per).max()))
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """What all samples need of each resource when each takes what one sweep finds.
+    """The use of each resource if every sample takes the choice that one sweep finds.
 
     Args:
         sums: float64[3], bytes and CPU seconds.
-        prices: float64[3], which the sweep was made at; None for the plan without offloading.
-        asked: float64[3], the same if no file was in the cache.
-        kept_here: whether samples whose files are in the cache are made from these, and not asked for.
+        prices: float64[3], the prices of the sweep; None for the plan without offloading.
+        asked: float64[3], the sums if no file was in the cache.
+        kept_here: True if samples with a cached file are made from it, and not requested.
     """
 
     sums: Vector
@@ -122,26 +122,31 @@ class Mix:
 
 
 def file_column(problem: Problem) -> Column:
-    """The column without offloading."""
+    """Return the column without offloading."""
     return _column(problem, problem.files, None)
 
 
 def column_at(problem: Problem, prices: Vector) -> Column:
-    """The column of a sweep.
+    """Return the column of a sweep.
 
     Args:
         problem: N samples.
-        prices: float64[3], each >= 0; only their proportions decide.
+        prices: float64[3], each >= 0; only their proportions matter.
     """
     return _column(problem, problem.sums(sweep(problem, prices)), prices)
 
 
 def _column(problem: Problem, asked: Vector, prices: Vector | None) -> Column:
-    """A column, given what all samples need that are asked for.
+    """Return a column, given the use of all samples that are requested.
 
-    Which samples are in the cache has nothing to do with what they cost, so they need their share of all sums. A worker
-    does not know what the agent would make of a sample: all of them are asked for, or none, whichever costs less in the
-    mean. A file that is here takes neither wire nor agent.
+    Cached samples cost the same on average as others, so they have their share in all sums. A worker does not know what
+    the agent would make of a sample. So either all cached samples are requested or none, by the lower mean cost. A
+    cached file takes neither wire nor agent.
+
+    Args:
+        problem: N samples.
+        asked: float64[3], the use if all samples are requested.
+        prices: float64[3] of the sweep; None for the plan without offloading.
     """
     here = problem.files * _OF_FILES_HERE
     kept_here = prices is None or float(prices @ here) <= float(prices @ asked)
@@ -152,30 +157,30 @@ def _column(problem: Problem, asked: Vector, prices: Vector | None) -> Column:
 def sweep(problem: Problem, prices: Vector) -> NDArray[np.uint8]:
     """Let every sample take its cheapest choice (of equal ones, the first).
 
-    Costs are float32: exact to 1e-7, twice as fast as float64, and of two choices so close either will do.
+    Costs are float32: exact to 1e-7 and twice as fast as float64. Of two choices that close, either is fine.
 
     Args:
         problem: N samples.
-        prices: float64[3], each >= 0; only their proportions decide.
+        prices: float64[3], each >= 0; only their proportions matter.
 
     Returns:
         uint8[N], the choices.
     """
     wire, loader, agent = np.maximum(prices / (prices.max() or 1.0), [MIN_PRICE, 0, 0]).astype(np.float32)
-    with np.errstate(over="ignore"):  # past float32's range a cost is infinite, which nobody chooses
+    with np.errstate(over="ignore"):  # a cost past float32's range is infinite, and is never chosen
         bill = wire * problem.wire + loader * problem.loader + agent * problem.agent
     chosen: NDArray[np.uint8] = bill.argmin(axis=0).astype(np.uint8)
     return chosen
 
 
 def least_time(problem: Problem, columns: list[Column], tolerance: float, most: int) -> Mix:
-    """Mix columns so that the epoch is as short as it can be.
+    """Mix columns so that the epoch is as short as possible.
 
     Args:
         problem: N samples.
         columns: at least one; new ones are appended.
         tolerance: stop when the bounds are this close, relative to the upper one.
-        most: sweeps at most.
+        most: maximum number of sweeps.
 
     Returns:
         The mix; its bounds are in seconds.
@@ -229,10 +234,10 @@ def least_traffic(
         problem: N samples.
         columns: new ones are appended.
         start: shares over `columns` whose mix is within the budget.
-        goal: float64[3], what a unit of each resource is worth, scaled so that `goal . sums` is about 1.
+        goal: float64[3], the worth of a unit of each resource, scaled so that `goal . sums` is about 1.
         budget_s: seconds > 0.
         tolerance: stop when the bounds are this close.
-        most: sweeps at most.
+        most: maximum number of sweeps.
 
     Returns:
         The mix; its bounds are in units of the goal.
@@ -260,13 +265,14 @@ def least_traffic(
 
 
 class _Search:
-    """Which weights to sweep at next, and the best lower bound so far.
+    """Chooses the weights of the next sweep, and keeps the best lower bound so far.
 
-    The weights of a master that knows few columns swing about, so the next ones lie half way between its own and the
-    best so far (Wentges, International Transactions in Operational Research 4(2), 1997). The best are those for which a
-    sweep has proved the highest bound, even if a still higher bound is known from elsewhere: if the centre waited for a
-    higher one, the search could stand still. And half way between, prices do not lie where samples have two choices
-    that cost the same, as the master's often do: an agent would take another one there than the sweep did.
+    The weights of a master that knows few columns oscillate. So the next ones are half way between its own and the best
+    so far (Wentges, International Transactions in Operational Research 4(2), 1997). The best weights are those with the
+    highest bound proved by a sweep, even if a higher bound is known from elsewhere. If the centre waited for a higher
+    one, the search could stop making progress. Half way between, prices also avoid points at which samples have two
+    choices of equal cost. The master's prices are often such points, and an agent would choose differently there than
+    the sweep did.
 
     Attributes:
         bound: the highest lower bound that a sweep has proved.
@@ -277,11 +283,11 @@ class _Search:
         self.bound = -np.inf
 
     def towards(self, weights: Vector) -> Vector:
-        """The weights to sweep at, given the master's."""
+        """Return the weights to sweep at, given the master's."""
         return weights if self._centre is None else 0.5 * (weights + self._centre)
 
     def learn(self, tried: Vector, bound: float) -> None:
-        """Take in what a sweep has proved.
+        """Record the bound that a sweep has proved.
 
         Args:
             tried: float64[3], the weights of the sweep.
@@ -297,7 +303,7 @@ def _padded(shares: Vector, columns: list[Column]) -> Vector:
 
 
 def _with_floor(prices: Vector, sums: Vector) -> Vector:
-    """Prices with a wire price that is not zero (see FLOOR); `sums` set the scale."""
+    """Return prices with a wire price that is not zero (see FLOOR); `sums` set the scale."""
     bill = float(prices @ sums) or 1.0
     floor = FLOOR * bill / (float(sums[0]) or 1.0)
     return np.array([max(prices[0], floor), prices[1], prices[2]])

@@ -1,4 +1,4 @@
-"""What a policy knows: rates, the cost of every choice of every sample, and what the agent can reach.
+"""The inputs of a policy: rates, the cost of every choice of every sample, and the agent's abilities.
 
 Plain data with its checks. Nothing here decides or measures anything.
 """
@@ -21,14 +21,15 @@ Costs = tuple[FloatTable, FloatTable, FloatTable]
 """Bytes on the wire, CPU seconds at the agent, CPU seconds in the loader."""
 
 MAX_CHOICES = 256
-"""A plan stores one byte per sample."""
+"""Maximum number of choices: a plan stores one byte per sample."""
 BLOCK = 1 << 12
-"""Samples per step of a pass over a table: the temporaries stay in the L2 cache, and are few beside a large table."""
+"""Samples per step of a pass over a table: the temporaries stay in the L2 cache, and are small compared with the
+table."""
 
 
 @dataclass(frozen=True, order=True)
 class Choice:
-    """Where a sample crosses the wire and how it is written there.
+    """A cut and an encoding: the stage at which a sample crosses the wire, and its form there.
 
     Args:
         cut: the stage that crosses, >= 0; ops[:cut] run at the agent.
@@ -60,20 +61,21 @@ FILE = Choice(0, "file")
 PAPER_ENCODINGS = frozenset({"file", "pixels", "array"})
 """The paper sends a value as it is; compressed encodings are ours."""
 OFFLOADS_FROM_CORES = 0.06
-"""Cores that the agent says each of its workers has, from which on anything is offloaded. A quota gives its cores in
-periods of 100 ms: of fewer, one sample uses up a whole one, and files wait for the next with the wire idle."""
+"""Minimum cores of each of an agent's workers, as the agent reports them, for anything to be offloaded. A quota gives
+its cores in periods of 100 ms. With fewer, one sample uses up a whole period, and files wait for the next with the wire
+idle."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What each resource can do, each > 0; `inf` means that it never limits.
+    """The rate of each resource, each > 0; `inf` means that it never limits.
 
     Args:
         gpu_samples_s: samples/s that the training step consumes when data is ready.
         wire_bytes_s: bytes/s of payload with several requests outstanding.
-        loader_cores: CPU seconds per second that the loader's workers have.
+        loader_cores: CPU seconds per second of the loader's workers.
         agent_cores: CPU seconds per second that the agent has for this client.
-        disk_samples_s: samples/s whose files the agent's disk gives, whatever is then done with them.
+        disk_samples_s: samples/s whose files the agent's disk reads.
 
     Raises:
         PlanError: a rate is zero, negative or NaN.
@@ -97,20 +99,20 @@ class Rates:
                 )
 
     def measured(self) -> dict[str, float]:
-        """Those that limit, by name."""
+        """Finite rates, by name."""
         return {name: value for name, value in asdict(self).items() if math.isfinite(value)}
 
 
 class ChoiceTable:
     """The cost of every choice of every sample.
 
-    A choice that a sample does not have is marked by `wire_bytes` = `inf`. The table itself marks so a choice with a
-    NaN or negative entry in any of the three arrays, or with an infinite time: a wrong measurement takes a choice away,
-    it never makes one look cheap. A sample whose choice 0 is unusable in this way gets the mean of its column, and is
-    counted in `repaired`.
+    A choice that a sample does not have is marked by `wire_bytes` = `inf`. The table also marks a choice with a NaN or
+    negative entry in any of the three arrays, or with an infinite time. So a wrong measurement removes a choice, and
+    never makes one look cheap. A sample whose choice 0 is unusable gets the mean of its column, and is counted in
+    `repaired`.
 
-    The arrays are kept column by column in memory. One that already is (`columns.T` of a C-ordered [C, N] array) and
-    has nothing to repair is used as it is, without a copy, and must not be changed afterwards.
+    The arrays are stored column by column. An array that already is (`columns.T` of a C-ordered [C, N] array) and has
+    nothing to repair is used without a copy, and must not be changed afterwards.
 
     Args:
         choices: C distinct choices, at most 256; `choices[0]` is `FILE`.
@@ -174,44 +176,44 @@ class ChoiceTable:
         return int(self.wire_bytes.shape[0])
 
     def index(self, choice: Choice) -> int | None:
-        """The column of `choice`, or None when the table does not have it."""
+        """Return the column of `choice`, or None if the table does not have it."""
         return self.choices.index(choice) if choice in self.choices else None
 
     def has(self, column: int) -> NDArray[np.bool_]:
-        """bool[N]: which samples have the choice in this column."""
+        """Return bool[N]: True for samples that have the choice in this column."""
         found = np.empty(self.samples, np.bool_)
         for part, (wire, _, _) in self.parts():
             np.isfinite(wire[:, column], out=found[part])
         return found
 
     def lacks(self, column: int) -> NDArray[np.bool_]:
-        """bool[N]: which samples were measured and do not have the choice in this column."""
+        """Return bool[N]: True for samples that were measured and do not have the choice in this column."""
         lacking = ~self.has(column)
         return lacking if self.measured is None else lacking & self.measured
 
     def parts(self) -> Iterator[tuple[slice, Costs]]:
-        """The table in blocks: which samples, and their (wire_bytes, agent_s, loader_s), float32[n, C] each."""
+        """Yield the table in blocks: (slice of samples, (wire_bytes, agent_s, loader_s)), float32[n, C] each."""
         for part in blocks(self.samples):
             yield part, (self.wire_bytes[part], self.agent_s[part], self.loader_s[part])
 
     def picked(self, who: NDArray[Any], *columns: NDArray[Any] | int) -> list[Costs]:
-        """(wire_bytes, agent_s, loader_s) of one choice of each of some samples, float32[n] each.
+        """Return (wire_bytes, agent_s, loader_s) of one choice of each of some samples, float32[n] each.
 
         Args:
             who: int[n], the samples.
-            columns: of each its choice; several are several picks.
+            columns: the choice of each sample; several columns give several results.
         """
         return [(self.wire_bytes[who, one], self.agent_s[who, one], self.loader_s[who, one]) for one in columns]
 
 
 class MadeTable(ChoiceTable):
-    """A table whose blocks are made when they are asked for, so that what is kept for a sample need not hold its costs.
+    """A table whose blocks are computed on request, so that the costs of all samples need not be stored.
 
     Args:
         choices: C distinct choices; `choices[0]` is `FILE`.
         samples: N.
-        make: gives (wire_bytes, agent_s, loader_s) of some samples, by their indices, as a `ChoiceTable` takes them;
-            each sample's costs must not depend on which others are asked for.
+        make: returns (wire_bytes, agent_s, loader_s) of some samples, by their indices, as a `ChoiceTable` takes them;
+            a sample's costs must not depend on the other samples of the call.
         measured: bool[N], the samples whose costs were measured; None for all.
 
     Example:
@@ -240,7 +242,7 @@ class MadeTable(ChoiceTable):
 
     @property
     def wire_bytes(self) -> FloatTable:
-        """float32[N, C], bytes on the wire; the whole table is made when any of the three is asked for."""
+        """float32[N, C], bytes on the wire; the first use of any of the three arrays computes the whole table."""
         return self._whole.wire_bytes
 
     @property
@@ -276,18 +278,18 @@ class MadeTable(ChoiceTable):
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """Everything a policy decides from.
+    """The inputs of a policy.
 
     Args:
         samples: N >= 0.
-        rates: what the resources can do.
+        rates: of the resources.
         table: the cost of every choice, or None before profiling.
         max_cut: the last stage that the agent can reach, >= 0.
-        resize_cut: the stage right after the first crop or resize op, or None when there is none.
-        profiled_share: share of samples with a profile of their own, in [0, 1]; the others carry column means.
-        offered_cores: cores that the agent says it has, >= 0, whatever it was seen to do (`rates`).
+        resize_cut: the stage right after the first crop or resize op, or None if there is none.
+        profiled_share: share of samples with their own profile, in [0, 1]; the others carry column means.
+        offered_cores: cores that the agent reports, >= 0, independently of its measured rate (`rates`).
         cached: share of the samples whose files are in the cache on the loader's host, in [0, 1].
-        admitted: share of the samples whose files that is to hold in the end, in [0, 1]; 0 without a cache.
+        admitted: share of the samples whose files the cache is to hold in the end, in [0, 1]; 0 without a cache.
 
     Raises:
         PlanError: a value is out of its range, or `table` is not of N samples or reaches past `max_cut`.
@@ -335,7 +337,7 @@ class Facts:
             )
 
     def caveats(self) -> str:
-        """What weakens a plan made from these facts, to be appended to its reason; empty when nothing does."""
+        """Return the weaknesses of a plan made from these facts, to be appended to its reason; "" without any."""
         if self.table is None or not self.samples:
             return ""
         notes = []
@@ -348,7 +350,7 @@ class Facts:
 
 
 def blocks(samples: int) -> Iterator[slice]:
-    """Consecutive slices that cover `range(samples)`, each of at most `BLOCK`."""
+    """Yield consecutive slices that cover `range(samples)`, each of at most `BLOCK`."""
     for low in range(0, samples, BLOCK):
         yield slice(low, min(low + BLOCK, samples))
 
@@ -378,7 +380,7 @@ def _frozen(array: FloatTable) -> FloatTable:
 
 
 def _is_clean(wire: FloatTable, agent: FloatTable, loader: FloatTable) -> bool:
-    """Whether nothing needs repair; min and max carry a NaN through, so this needs no temporary array."""
+    """True if nothing needs repair. min and max carry a NaN through, so this needs no temporary array."""
     if not wire.size:
         return True
     least = (wire.min() >= 0, agent.min() >= 0, loader.min() >= 0)

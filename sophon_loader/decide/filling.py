@@ -1,8 +1,8 @@
-"""How many samples are asked for as whole files for the sake of a cache. Pure.
+"""Number of samples that are requested as whole files only to fill a cache. Pure.
 
-Where parts of files cross, nothing would ever be kept. A file that is kept costs more once, and nothing from then on.
-So a few are asked for in each epoch: no more than cost a fiftieth of the epoch's time, or the time that the cache has
-saved already, if that is more.
+If only parts of files crossed, the cache would stay empty. A cached file costs more once, and nothing from then on. So
+a few are requested in each epoch. They may cost a fiftieth of the epoch's time, or the time that the cache has saved
+already, if that is more.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from sophon_loader.decide.dual import Column, Problem
 from sophon_loader.decide.simplex import Vector
 
 FILLED_SHARE = 0.03
-"""Share of the samples that are asked for as files in an epoch, at most, where parts of them would cross."""
+"""Maximum share of the samples that are requested as files in an epoch, if parts of them would cross otherwise."""
 AS_FILES = 0.03
-"""Share of the files' bytes that must be saved for that to be said of a tariff; with less, files cross anyway."""
+"""Share of the files' bytes that a tariff must save for that limit to apply; with less, files cross anyway."""
 LONGER = 0.02
-"""Times the epoch may be longer for it, beyond 1, before anything is in the cache."""
+"""Share by which filling may lengthen an epoch before anything is in the cache."""
 
 
 def fill_of(problem: Problem, columns: list[Column], mix: Vector, admitted: float) -> float:
-    """The share to be asked for as files of those samples that are to be kept and are not yet, in [0, 1].
+    """Return the share to request as files of the samples that are to be cached and are not yet, in [0, 1].
 
     Args:
-        problem: N samples, and the share of them that is kept.
+        problem: N samples, and the share of them that is cached.
         columns: of the tariff.
         mix: float64[K], their shares.
         admitted: share of the samples that the cache is to hold.

@@ -1,4 +1,4 @@
-"""What a policy returns: the choice of every sample, why, and what it should cost."""
+"""The result of a policy: the choice of every sample, the reason, and the predicted cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sophon_loader.errors import PlanError
 
 GOLDEN = np.uint32(2654435769)
 """Knuth's multiplicative hash: i * GOLDEN mod 2**32 walks the circle in golden-ratio steps, so any run of consecutive
-indices covers it evenly. Odd, hence a bijection: no two samples share a place."""
+indices covers it evenly. It is odd, so no two samples share a place."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class Plan:
         choices: the C choices that `chosen` points into.
         chosen: uint8[N], each < C; made read-only.
         reason: why, in one line a user can read.
-        predicted: the epoch under the cost model, or None when the costs are not known.
+        predicted: the epoch under the cost model, or None if the costs are not known.
 
     Raises:
         PlanError: `chosen` is not uint8[N] or points past `choices`.
@@ -59,28 +59,28 @@ class Plan:
         return len(self.chosen)
 
     def counts(self) -> dict[Choice, int]:
-        """How many samples take each choice; choices that no sample takes are left out."""
+        """Return the number of samples of each choice, without choices that no sample takes."""
         counted = np.bincount(self.chosen, minlength=len(self.choices))
         return {choice: int(n) for choice, n in zip(self.choices, counted, strict=True) if n}
 
 
 def uniform_plan(policy: str, samples: int, choice: Choice, reason: str) -> Plan:
-    """The plan in which all samples take one choice; nothing is predicted.
+    """Return the plan in which all samples take one choice; nothing is predicted.
 
     Args:
         policy: name of the policy that makes it.
         samples: N >= 0.
-        choice: what each takes.
+        choice: the choice of all samples.
         reason: why, in one line a user can read.
     """
     return Plan(policy, (choice,), np.zeros(samples, dtype=np.uint8), reason)
 
 
 def spread(samples: int, share: float) -> NDArray[np.bool_]:
-    """Mark `round(share * samples)` samples, evenly over the indices and the same ones each time.
+    """Mark `round(share * samples)` samples, evenly over the indices and reproducibly.
 
-    A larger share marks a superset, and any run of consecutive indices holds the share to within a few samples.
-    Unlike every k-th sample, the marks have no period that a data set's own order could share.
+    A larger share marks a superset, and any run of consecutive indices holds the share to within a few samples. Unlike
+    every k-th sample, the marks have no period that a data set's own order could share.
 
     Args:
         samples: N >= 0.

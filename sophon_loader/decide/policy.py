@@ -1,7 +1,7 @@
-"""What a policy is: the contracts that the loader holds policies to.
+"""The contracts of policies.
 
-To write one, put a class in a file of `policies/` and a line in `policies.POLICIES`, or register it from a package of
-your own (entry-point group `sophon_loader.policies`). `policies/common.py` has what most of them need.
+To write one, put a class in a file of `policies/` and a line in `policies.POLICIES`. Or register it from your own
+package (entry-point group `sophon_loader.policies`). `policies/common.py` has what most of them need.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Policy(Protocol):
 
     @property
     def name(self) -> str:
-        """The word the user types."""
+        """The word that the user types."""
 
     @property
     def needs_profile(self) -> bool:
-        """Whether `plan` is of use only with a table of costs; without one it then offloads nothing."""
+        """True if `plan` needs a table of costs; without one it then offloads nothing."""
 
     def plan(self, facts: Facts) -> Plan:
         """Choose for each sample.
@@ -53,10 +53,10 @@ class Policy(Protocol):
 
 @runtime_checkable
 class StagedPolicy(Protocol):
-    """A policy for which samples are measured only once their first steps have shown that I/O limits."""
+    """A policy that needs profiles only once the first steps have shown that I/O limits."""
 
     stage_one_steps: int
-    """Training steps of an epoch that show it; 0: samples are measured from the first one on, whatever limits."""
+    """Training steps of an epoch that show it. 0: samples are measured from the first one on, for any bottleneck."""
 
 
 @runtime_checkable
@@ -76,14 +76,14 @@ class PricingPolicy(Protocol):
 
     @property
     def name(self) -> str:
-        """The word the user types."""
+        """The word that the user types."""
 
     def tariff(self, facts: Facts, traffic: Traffic = NO_TRAFFIC) -> Tariff:
-        """What requests go out at.
+        """Return the tariff for the next requests.
 
         Args:
-            facts: of some samples that were asked for of late, with a table.
-            traffic: what saving traffic may cost.
+            facts: of some recently requested samples, with a table.
+            traffic: the allowed cost of saving traffic.
         """
 
 
@@ -92,9 +92,9 @@ class Trial:
     """A measured window of training steps under one plan.
 
     Args:
-        choice: what the offloaded samples took; `FILE` for the local trial.
+        choice: choice of the offloaded samples; `FILE` for the local trial.
         share: share of the samples that was offloaded, in [0, 1].
-        samples_s: samples/s that the training loop got, > 0.
+        samples_s: samples/s that the training loop received, > 0.
         loader_cpu_s_per_sample: CPU seconds in the loader per sample (of all samples, offloaded or not), >= 0.
 
     Raises:
@@ -117,11 +117,11 @@ class Trial:
 
     @classmethod
     def of(cls, plan: Plan, samples_s: float, loader_cpu_s_per_sample: float) -> Trial:
-        """The trial that ran under a plan.
+        """Make the trial of a plan.
 
         Args:
             plan: from `TryingPolicy.next_trial`; it offloads by one choice at most.
-            samples_s: samples/s that the training loop got, > 0.
+            samples_s: samples/s that the training loop received, > 0.
             loader_cpu_s_per_sample: CPU seconds in the loader per sample, >= 0.
 
         Raises:
@@ -143,17 +143,17 @@ class TryingPolicy(Protocol):
     """Training steps that the loader measures per trial."""
 
     def next_trial(self, trials: Sequence[Trial], facts: Facts) -> Plan | None:
-        """The plan to try next; None when it has seen enough.
+        """Return the plan to try next; None once enough is known.
 
         Args:
-            trials: what was measured so far, oldest first.
-            facts: as they are known at the moment.
+            trials: results so far, oldest first.
+            facts: as currently known.
         """
 
     def decide(self, trials: Sequence[Trial], facts: Facts) -> Plan:
-        """The plan to keep.
+        """Return the plan to keep.
 
         Args:
-            trials: what was measured, oldest first.
-            facts: as they are known at the moment.
+            trials: results, oldest first.
+            facts: as currently known.
         """

@@ -1,7 +1,7 @@
 """A linear programme of a few rows, solved by the simplex method on a dense tableau.
 
-The master problems of `decide/dual.py` have at most five rows and some dozens of columns. scipy would solve them, but
-is a heavy import for a tableau that fits a screen; the tests compare the two.
+The master problems of `decide/dual.py` have at most five rows and some dozens of columns. scipy could solve them, but
+it is a heavy import for a tableau that fits a screen. The tests compare the two.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 Vector = NDArray[np.float64]
 
 TINY = 1e-11
-"""Below this a reduced cost or a pivot counts as zero: some 1e5 times float64's rounding, since callers scale their
-entries to about 1."""
+"""Bound below which a reduced cost or a pivot counts as zero: about 1e5 times float64's rounding, since callers scale
+their entries to about 1."""
 MAX_PIVOTS = 2000
-"""Where to stop a programme that does not end; none has been seen, and Bland's rule allows none but for rounding."""
+"""Maximum number of pivots, for a programme that does not end. None has been seen, and Bland's rule allows none except
+by rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +26,8 @@ class Optimum:
     """A solution.
 
     Args:
-        x: float64[K], how much of each column.
-        duals: float64[R], what a unit of each row's limit is worth.
+        x: float64[K], the amount of each column.
+        duals: float64[R], the worth of a unit of each row's limit.
         value: gain . x.
     """
 

@@ -1,4 +1,4 @@
-"""What requests go out at when the agent chooses: prices, or several of them side by side, or plain files."""
+"""The tariff that requests carry if the agent chooses: prices, a mix of several, or plain files."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from sophon_loader.errors import PlanError
 
 @dataclass(frozen=True)
 class Prices:
-    """What one unit of each resource is worth, >= 0; only their proportions decide.
+    """The worth of one unit of each resource, >= 0; only their proportions matter.
 
     Args:
         wire: of a byte.
         loader: of a CPU second in the loader.
         agent: of a CPU second at the agent.
-        per_worker: for how many cores of each of the agent's workers these were worked out, 0 if that is not known: one
-            that has far fewer by then does not choose at them. No price.
-        kept_here: whether a sample whose file is in the cache on the loader's host is made from that, because at these
-            prices that costs less in the mean than what the agent would send.
-        fill: share that is asked for as whole files, in [0, 1], of the samples that the cache is to hold and does not
-            yet.
+        per_worker: cores of each of the agent's workers that the prices were computed for, 0 if not known. A worker
+            that now has far fewer does not choose by them. Not a price.
+        kept_here: True if a sample whose file is in the loader's cache is made from that file. At these prices that
+            costs less on average than the agent's result.
+        fill: share to request as whole files, in [0, 1], of the samples that the cache is to hold and does not yet.
 
     Raises:
         PlanError: a price is negative, infinite or NaN.
@@ -49,11 +48,11 @@ class Prices:
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the requests.
+    """A share of the requests, with its prices.
 
     Args:
         share: of all requests, in (0, 1].
-        prices: at which the agent chooses; None for files as they are, which need no choosing.
+        prices: prices by which the agent chooses; None for plain files.
     """
 
     share: float
@@ -62,19 +61,19 @@ class Part:
 
 @dataclass(frozen=True)
 class Tariff:
-    """What requests go out at.
+    """The tariff that requests carry.
 
-    A linear programme over few kinds of samples has its optimum in a mix: at one set of prices all samples that are
-    alike would go one way. So requests are dealt out over the parts, by their shares.
+    A linear programme over few kinds of samples has its optimum in a mix: at one set of prices all similar samples
+    would take the same choice. So requests are divided among the parts, by their shares.
 
     Args:
-        parts: at least one; their shares make 1.
+        parts: at least one; their shares sum to 1.
         reason: why, in one line a user can read.
         predicted: the time of the samples that this was made from, under the cost model; None before any is known.
-        without: the same without offloading.
+        without: the time without offloading.
 
     Raises:
-        PlanError: there is no part, or the shares do not make 1.
+        PlanError: there is no part, or the shares do not sum to 1.
 
     Example:
         >>> Tariff((Part(0.25, None), Part(0.75, Prices(wire=1.0, loader=2.0, agent=2.0))), "because").offloads
@@ -93,27 +92,27 @@ class Tariff:
 
     @property
     def offloads(self) -> bool:
-        """Whether the agent is asked for more than files."""
+        """True if the agent is asked for more than files."""
         return any(part.prices is not None for part in self.parts)
 
     def to_plain(self) -> list[Any]:
-        """The parts as plain data."""
+        """Return the parts as plain data."""
         return [[part.share, part.prices and list(astuple(part.prices))] for part in self.parts]
 
     @staticmethod
     def from_plain(rows: Sequence[Any]) -> Tariff:
-        """The inverse of `to_plain`, without what is said of it."""
+        """Make a tariff from the result of `to_plain`, without its reason and times."""
         parts = [Part(share, prices and Prices(*prices)) for share, prices in rows]
         return Tariff(tuple(parts), "")
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What saving traffic may cost.
+    """The allowed cost of saving traffic.
 
     Args:
-        weight: share of the agent's cores that may be used to save traffic where that costs no time; 0 for none.
-        cost_per_gb: seconds of training that a gigabyte less on the wire is worth; 0 where traffic is free.
+        weight: share of the agent's cores that may be used to save traffic if that costs no time; 0 for none.
+        cost_per_gb: seconds of training that a gigabyte less on the wire is worth; 0 if traffic is free.
     """
 
     weight: float = 0.5
@@ -121,6 +120,6 @@ class Traffic:
 
 
 FILES = Part(1.0, None)
-"""Nothing is offloaded."""
+"""The part of a tariff without offloading."""
 NO_TRAFFIC = Traffic(weight=0.0)
 """Saving traffic may cost nothing."""

@@ -1,4 +1,4 @@
-"""How resources are called in sentences, and what limits in such."""
+"""Names of resources for sentences, and sentences on the limiting ones."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _RESOURCES = {
     "cpu": "the loader's CPU",
     "io": "the network",
 }
-"""By their names in a report; the last two are those of its `throughput`."""
+"""Phrases by the names in a report; the last two names are those of its `throughput`."""
 RESOURCES = ("gpu", "wire", "loader-cpu", "agent-cpu", "agent-disk")
-"""Those that an epoch uses up."""
+"""Names of the resources that an epoch uses."""
 _DOUBLED = {"gpu": "a training step twice as fast"}
 NOTHING = "nothing is offloaded"
-"""How a policy ends the reason of a plan that offloads nothing."""
+"""End of the reason of a plan that offloads nothing."""
 LEAST_GAIN = 0.005
-"""A smaller one would read as 0 %."""
+"""Smallest gain that is reported; a smaller one would read as 0 %."""
 
 
 def resource(name: str) -> str:
-    """A resource in a sentence; one that is not known here under its own name.
+    """Return the phrase for a resource; an unknown name is returned unchanged.
 
     Example:
         >>> resource("wire")
@@ -37,7 +37,7 @@ def resource(name: str) -> str:
 
 
 def doubled(name: str) -> str:
-    """Twice of a resource, in a sentence.
+    """Return the phrase for twice a resource.
 
     Example:
         >>> doubled("wire")
@@ -47,15 +47,15 @@ def doubled(name: str) -> str:
 
 
 def capitalised(text: str) -> str:
-    """A text with a capital first letter, the rest as it is."""
+    """Return a text with a capital first letter, and the rest unchanged."""
     return text[:1].upper() + text[1:]
 
 
 def what_limits(limits: Mapping[str, float]) -> str:
-    """A sentence on the two busiest resources; empty while nothing is known.
+    """Return a sentence on the two busiest resources; "" if nothing is known.
 
     Args:
-        limits: share of the time for which each is busy, the busiest first.
+        limits: share of the time for which each resource is busy, the busiest first.
 
     Example:
         >>> what_limits({"wire": 1.0, "loader-cpu": 0.78})
@@ -71,10 +71,10 @@ def what_limits(limits: Mapping[str, float]) -> str:
 
 
 def what_more_brings(would_bring: Mapping[str, float]) -> str:
-    """A sentence on what twice of each resource would bring, those that bring something; empty while nothing is known.
+    """Return a sentence on the gain from twice of each resource, for those with a gain; "" if nothing is known.
 
     Args:
-        would_bring: how many times as many samples per second twice of each gives, in the order to tell.
+        would_bring: factor by which samples/s grow with twice of each resource, in the order of the sentence.
 
     Example:
         >>> what_more_brings({"gpu": 1.0, "wire": 1.6, "loader-cpu": 1.04})

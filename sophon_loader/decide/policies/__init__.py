@@ -1,8 +1,7 @@
 """The policies, by name.
 
-Each has a file of its own and one line in `POLICIES`; what they are is said in `decide/policy.py`. A package outside
-registers its own through the entry-point group `sophon_loader.policies`: name = the policy's name, value = what builds
-it.
+Each has its own file and one line in `POLICIES`; `decide/policy.py` describes their contracts. Other packages register
+theirs through the entry-point group `sophon_loader.policies`: name = the policy's name, value = its factory.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from sophon_loader.decide.policy import Policy, PricingPolicy
 from sophon_loader.errors import PlanError
 
 ENTRY_POINTS = "sophon_loader.policies"
-"""Entry points of installed packages: what builds a policy, under the policy's name."""
+"""Entry points of installed packages: the factory of a policy, under the policy's name."""
 
 PolicyName = Literal["no-off", "all-off", "resize-off", "fastflow", "fastflow-every", "sophon", "auto"]
 """Names that editors complete and type checkers know: those of `POLICIES`."""
@@ -35,10 +34,10 @@ POLICIES: dict[str, Callable[[], Policy | PricingPolicy]] = {
 
 
 def policy_named(name_or_policy: str | Policy | PricingPolicy) -> Policy | PricingPolicy:
-    """The policy of that name, or the policy itself.
+    """Return the policy of that name, or the policy itself.
 
     Raises:
-        PlanError: no policy has that name, or the object is no policy.
+        PlanError: no policy has that name, or the object is not a policy.
     """
     if not isinstance(name_or_policy, str):
         return _checked(name_or_policy, type(name_or_policy).__name__)

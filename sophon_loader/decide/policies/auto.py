@@ -2,22 +2,22 @@
 
 The rule, with `slack` = 1 % and T the cost model's epoch seconds (`decide/cost.py`):
 
-1. T* is the shortest time of any plan. If no offloading comes within the slack of T*, nothing is offloaded for the sake
-   of time: no wire, no CPU and no trust is spent on a gain that the model cannot promise.
-2. Else, of all plans within five times the slack of T*, but shorter than without offloading, the one with the least
-   work: seconds of the wire, of the loader's cores and of the agent's, added up.
-3. Where T* is the GPU's, or that of the agent's disk, of all plans within the slack of it the one with the least
-   traffic, and then the least agent CPU, and then the least loader CPU. "Then" is an exchange rate and not absolute,
-   or one byte would outweigh an hour of CPU: agent CPU of one average choice for every sample counts as 0.1 % of the
-   files' bytes, loader CPU as 0.001 %.
+1. T* is the shortest time of any plan. If no offloading comes within the slack of T*, nothing is offloaded to save
+   time: no wire, CPU or trust is spent on a gain that the model cannot promise.
+2. Otherwise, consider all plans within five times the slack of T* that are shorter than without offloading. Take the
+   one with the least work: seconds of the wire, of the loader's cores and of the agent's, added up.
+3. If T* is set by the GPU or the agent's disk, consider all plans within the slack of it. Take the one with the least
+   traffic, then the least agent CPU, then the least loader CPU. "Then" is an exchange rate: strictly, one byte would
+   outweigh an hour of CPU. Agent CPU of one average choice for every sample counts as 0.1 % of the files' bytes, loader
+   CPU as 0.001 %.
 
-The plan of T* itself keeps every resource busy to the last, and pays for the last percent of bytes with all the CPU
-that is idle. The model does not see that samples differ, and that resources which are all busy wait for one another;
-so that plan is the longer one when it is followed (docs/architecture.md has figures).
+The plan of T* itself keeps every resource fully busy, and pays for the last percent of bytes with all idle CPU. The
+model does not see that samples differ, nor that fully busy resources wait for one another. So in practice that plan
+takes longer (docs/architecture.md has figures).
 
-All steps are linear programmes solved through their dual prices (`decide/dual.py`). No plan of the samples that are
-known comes of it, but the prices themselves: at these the agent chooses for each sample that is asked for. Where the
-optimum mixes several prices, requests are dealt out over them.
+All steps are linear programmes solved through their dual prices (`decide/dual.py`). The result is not a plan of the
+known samples, but the prices: by these the agent chooses for each requested sample. If the optimum mixes several
+prices, requests are divided among them.
 
 SOPHON's greedy is the case of two choices per sample and one price.
 """
@@ -42,32 +42,32 @@ from sophon_loader.figures import per_second, percent, size
 GAP = 1e-6
 """Relative gap between the bounds at which to stop."""
 MAX_SWEEPS = 200
-"""A dozen or two are usual."""
+"""Maximum number of sweeps; a dozen or two are usual."""
 INSTANT = 1e-6
 """Share of the time without offloading below which all epochs count as equally short."""
 GB = 1e9
 MIN_SAVED = 0.05
-"""Share of the files' bytes that must be saved for the agent to be asked where nothing else is to be gained."""
+"""Minimum share of the files' bytes to save for the agent to be asked if there is no other gain."""
 SPARE = 5.0
-"""Times the slack by which an epoch may be longer than the shortest for the sake of less work."""
+"""Number of slacks by which an epoch may be longer than the shortest in order to need less work."""
 LONGER = (1.05, 1.1, 1.2, 1.35, 1.5, 2.0, 3.0, 5.0)
-"""Times the shortest epoch that are looked at where traffic has a price; the sum of the two is convex in it."""
+"""Factors of the shortest epoch that are tried if traffic has a price; the sum of time and price is convex in them."""
 MORE = 1.01
-"""Times the files' bytes; more than that is said to spare something else."""
+"""Ratio of the bytes sent to the files' bytes above which the reason names what the extra bytes save."""
 LEAST_PART = 0.01
 """Share of the requests below which a part of a tariff is left out."""
 AGENT_EXCHANGE = 1e-3
-"""What agent CPU of one average choice for every sample counts as, as a share of the files' bytes."""
+"""Worth of the agent CPU of one average choice for every sample, as a share of the files' bytes."""
 LOADER_EXCHANGE = 1e-5
-"""What loader CPU of one average choice for every sample counts as, likewise."""
+"""Worth of the loader CPU of one average choice for every sample, as a share of the files' bytes."""
 
 
 class Auto:
-    """Offload what shortens the epoch most; of plans that are nearly as short, the one with the least work.
+    """Offload what shortens the epoch most; of nearly equally short plans, take the one with the least work.
 
     Args:
-        slack: how much longer than the shortest an epoch may be for the sake of less traffic, in [0, 1]; five times
-            that for the sake of less work.
+        slack: share by which an epoch may be longer than the shortest in order to save traffic, in [0, 1]; five times
+            that to save work.
 
     Raises:
         PlanError: `slack` is outside [0, 1].
@@ -84,14 +84,14 @@ class Auto:
         self._slack = slack
 
     def tariff(self, facts: Facts, traffic: Traffic = NO_TRAFFIC) -> Tariff:
-        """The prices at which an agent chooses by the module's rule, for samples like those of the table.
+        """Return the prices by which an agent chooses under the module's rule, for samples like those of the table.
 
-        Where nothing but traffic is to be gained, that is saved within the agent's cores that may be used for it. Where
-        traffic has a price, the epoch may become longer than the shortest, for as long as that pays.
+        If only traffic can be saved, it is saved within the allowed share of the agent's cores. If traffic has a price,
+        the epoch may become longer than the shortest, as long as that pays.
 
         Args:
             facts: of some samples, with a table.
-            traffic: what saving traffic may cost.
+            traffic: the allowed cost of saving traffic.
         """
         table = measured(facts)
         base = time_without_offloading(table, facts.rates, facts.cached)
@@ -118,7 +118,7 @@ class Auto:
     def _idle_mix(
         self, problem: Problem, goal: Vector, base: EpochTime, shortest_s: float, weight: float
     ) -> tuple[list[Column], Vector]:
-        """The least traffic that costs no time, with a share of the agent's cores."""
+        """Return the mix of least traffic that costs no time, with a share of the agent's cores."""
         columns, files = [file_column(problem)], np.ones(1)
         if not weight:
             return columns, files
@@ -133,7 +133,7 @@ class Auto:
     def _paid_mix(
         self, problem: Problem, goal: Vector, columns: list[Column], mix: Vector, cost_s: float
     ) -> tuple[list[Column], Vector]:
-        """The mix for which time and the price of the traffic together are least.
+        """Return the mix with the least sum of time and price of the traffic.
 
         Args:
             columns, mix: the shortest, or nearly so.
@@ -158,7 +158,7 @@ class Auto:
         return seconds <= (1 + self._slack) * best * (1 + EQUAL)
 
     def _solve(self, problem: Problem, goal: Vector, without_s: float) -> tuple[float, list[Column], Vector]:
-        """The time of the shortest epoch; columns, and their mix of the least work or traffic that is nearly as short.
+        """Return the time of the shortest epoch, columns, and their nearly shortest mix of the least work or traffic.
 
         Args:
             goal: the traffic's.
@@ -200,7 +200,7 @@ def _why_not(base: EpochTime, best_s: float, table: ChoiceTable) -> str:
 
 
 def _per_s(table: ChoiceTable, seconds: float) -> str:
-    """How fast that is: a table of some samples says nothing of the seconds of an epoch."""
+    """Return the rate as text. The seconds would be those of a table of some samples, not of an epoch."""
     return per_second(table.samples / seconds) if seconds > 0 else "any rate"
 
 
@@ -213,9 +213,9 @@ def _prices_of(column: Column, fill: float) -> Prices | None:
 
 
 def _goal(problem: Problem) -> Vector:
-    """float64[3]: traffic as a share of the files' bytes, and the exchange rates of the module's rule.
+    """Return float64[3]: traffic as a share of the files' bytes, and the exchange rates of the module's rule.
 
-    Where files need no wire it is a share of what the mean choice would send.
+    If files need no wire, traffic is a share of the bytes of the mean choice.
     """
     files = float(problem.wire[0].sum(dtype=np.float64))
     if not files:

@@ -1,4 +1,4 @@
-"""What most policies need: a plan of one choice, a plan when nothing is measured yet, the table once it is."""
+"""Parts that most policies need: a plan of one choice, a plan before any measurement, the table once it is measured."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sophon_loader.decide.plan import Plan, uniform_plan
 
 
 def choice_at(facts: Facts, cut: int) -> Choice:
-    """The unencoded choice at a cut: what the table calls it, else `pixels`.
+    """Return the unencoded choice at a cut: the one of the table, else `pixels`.
 
-    Where the value at the cut is a tensor, the agent sends `array` when asked for `pixels`.
+    If the value at the cut is a tensor, the agent sends `array` when asked for `pixels`.
 
     Args:
-        facts: its table, if it has one, tells which of the two the cut has.
+        facts: its table, if it has one, shows which of the two the cut has.
         cut: a stage > 0.
     """
     pixels, array = Choice(cut, "pixels"), Choice(cut, "array")
@@ -25,15 +25,15 @@ def choice_at(facts: Facts, cut: int) -> Choice:
 
 
 def same_for_all(policy: str, facts: Facts, choice: Choice, reason: str) -> Plan:
-    """The plan in which every sample takes one choice, predicted if the table has that choice of each.
+    """Return the plan in which every sample takes one choice, predicted if the table has that choice of each.
 
-    Samples that were measured and do not have it take their file; the reason counts them. One that was not measured
-    takes the choice: an agent that cannot make it sends the file.
+    Samples that were measured and do not have the choice take their file; the reason counts them. A sample that was not
+    measured takes the choice: an agent that cannot make it sends the file.
 
     Args:
         policy: name of the policy that makes the plan.
         facts: what is known.
-        choice: what every sample takes.
+        choice: the choice of every sample.
         reason: why, in one line a user can read.
     """
     table = facts.table
@@ -50,14 +50,14 @@ def same_for_all(policy: str, facts: Facts, choice: Choice, reason: str) -> Plan
 
 
 def unprofiled(policy: str, facts: Facts) -> Plan | None:
-    """What a policy that needs costs plans when there are none, or no samples.
+    """Return the plan of a policy that needs costs if there are no costs, or no samples.
 
     Args:
         policy: name of the policy that makes the plan.
         facts: what is known.
 
     Returns:
-        None when there are costs to plan with (`measured` then returns them).
+        None if there are costs to plan with (`measured` then returns them).
     """
     if facts.samples == 0:
         return same_for_all(policy, facts, FILE, "there are no samples")
@@ -67,6 +67,6 @@ def unprofiled(policy: str, facts: Facts) -> Plan | None:
 
 
 def measured(facts: Facts) -> ChoiceTable:
-    """The table of facts that `unprofiled` let pass."""
+    """Return the table of facts for which `unprofiled` returned None."""
     assert facts.table is not None
     return facts.table

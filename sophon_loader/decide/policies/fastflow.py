@@ -2,14 +2,14 @@
 
 When: there is a bottleneck if the GPU could take more than 1.3 times what the local pipeline delivers. Which: each
 candidate cut is tried on every sample for 50 to 100 training steps. How much: local and remote work side by side, each
-at its own rate. It aims at CPU bottlenecks; it knows nothing of single samples, so where offloading all of them makes
-the traffic grow, it offloads nothing (SOPHON's evaluation finds the same).
+at its own rate. It aims at CPU bottlenecks. It does not see single samples, so if offloading all of them makes the
+traffic grow, it offloads nothing (SOPHON's evaluation finds the same).
 
-Two things differ from what its authors publish, unless the published form is asked for. The share is solved for and not
-a rule of thumb; and it is tried once more, and must beat the local pipeline, because the formula knows no wire.
+Two things differ from its authors' code, unless the published form is requested. The share is computed and not a rule
+of thumb; and it is tried once more, and must beat the local pipeline, because the formula ignores the wire.
 
-The trials are run by the loader; this is the state machine between them, and it holds no state: the trials so far are
-its argument. `next_trial` says what to measure next, None that enough is known; `decide` then makes the plan.
+The loader runs the trials. This is the state machine between them. It holds no state: the trials so far are its
+argument. `next_trial` returns the next plan to measure, or None once enough is known; `decide` then makes the plan.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ MIN_GAIN = 1.05
 
 @dataclass(frozen=True)
 class _Offer:
-    """What a candidate's measurements promise: a share to offload, and samples/s, by which candidates are compared."""
+    """The promise of a candidate's measurements: a share to offload, and samples/s, by which candidates are
+    compared."""
 
     choice: Choice
     share: float
@@ -199,7 +200,7 @@ class FastFlow:
 
 
 def _room(ratio: float) -> str:
-    """How many times as fast the GPU could go, in words."""
+    """Return the factor by which the GPU could be faster, in words."""
     if math.isinf(ratio):
         return "the training step is not known to limit"
     return f"the training step could take {ratio:.2f} times what the local pipeline gives"
@@ -217,12 +218,12 @@ def _find_check(trials: Sequence[Trial], choice: Choice) -> Trial | None:
 
 
 def _offer(local: Trial, remote: Trial, facts: Facts) -> _Offer:
-    """How much to offload (FastFlow, section "How much data to offload").
+    """Return the amount to offload (FastFlow, section "How much data to offload").
 
     A remote stream of r samples/s costs r * OCycle of loader CPU, where r local samples had cost r * PCycle. So the
-    local pipeline delivers L' = L - r * OCycle / PCycle at the same time. With r = R, the measured remote rate: while
-    L' + R stays below the GPU's rate G, the share is R / (L' + R). Else r only has to be so large that L' + r = G,
-    which gives r = (G - L) / (1 - OCycle / PCycle) and the share r / G = 1 - L' / G.
+    local pipeline delivers L' = L - r * OCycle / PCycle at the same time. Let r = R, the measured remote rate. While L'
+    + R stays below the GPU's rate G, the share is R / (L' + R). Otherwise r only has to be so large that L' + r = G.
+    This gives r = (G - L) / (1 - OCycle / PCycle) and the share r / G = 1 - L' / G.
     """
     gpu, here, there = facts.rates.gpu_samples_s, local.samples_s, remote.samples_s
     pcycle, ocycle = local.loader_cpu_s_per_sample, remote.loader_cpu_s_per_sample
@@ -244,11 +245,11 @@ def _offer(local: Trial, remote: Trial, facts: Facts) -> _Offer:
 
 
 def _published_offer(local: Trial, remote: Trial, facts: Facts) -> _Offer:
-    """The share and the figure of merit that FastFlow's own code takes.
+    """Return the share and the figure of merit that FastFlow's own code computes.
 
-    Where both together stay below the GPU's rate G, the share is R / (L + R). Else what to offload is D = (G - L) *
-    (1 + OCycle / PCycle) samples/s, averaged with R if the local pipeline is the faster one, else R if that is more.
-    Candidates are compared by R + L * (1 - OCycle / PCycle).
+    If both together stay below the GPU's rate G, the share is R / (L + R). Otherwise D = (G - L) * (1 + OCycle /
+    PCycle) samples/s are to be offloaded. D is averaged with R if the local pipeline is the faster one; else R is taken
+    if it is more. Candidates are compared by R + L * (1 - OCycle / PCycle).
     """
     gpu, here, there = facts.rates.gpu_samples_s, local.samples_s, remote.samples_s
     pcycle, ocycle = local.loader_cpu_s_per_sample, remote.loader_cpu_s_per_sample
@@ -263,7 +264,7 @@ def _published_offer(local: Trial, remote: Trial, facts: Facts) -> _Offer:
 
 
 def _predicted_trial(table: ChoiceTable, facts: Facts, plan: Plan) -> Trial:
-    """What the cost model expects of a trial under `plan`."""
+    """Return the trial that the cost model predicts under `plan`."""
     columns = np.array([table.index(choice) for choice in plan.choices], dtype=np.uint8)
     chosen = columns[plan.chosen]
     for column in set(columns.tolist()) - {0}:

@@ -2,14 +2,13 @@
 
 Act only if the wire is the bottleneck without offloading. A sample's cut is the stage at which it is smallest. Its
 offloading efficiency is the bytes that this saves per second of preprocessing that moves to the agent. Take samples by
-falling efficiency, updating the epoch's time on each resource, until the wire is no longer the busiest, or none with a
-positive efficiency is left.
+falling efficiency, updating the epoch's time on each resource, until the wire is no longer the busiest, or no sample
+with a positive efficiency is left.
 
-Three things the paper leaves open are settled here. The agent's cost of reading the file is paid with or without
-offloading, so it is not counted as offloaded work. The last sample taken may carry the agent past the time the wire
-had needed; it is then left out, so that the plan is never slower than no offloading. And an agent that says it has
-next to no CPU (`OFFLOADS_FROM_CORES`) counts as one with none: what little it could make would hold up the files behind
-it.
+Three things that the paper leaves open are settled here. The agent's cost of reading the file is paid with or without
+offloading, so it is not counted as offloaded work. The last sample taken may carry the agent past the time the wire had
+needed; it is then left out, so that the plan is never slower than no offloading. And an agent that reports next to no
+CPU (`OFFLOADS_FROM_CORES`) counts as one without CPU: the little it could make would delay the files behind it.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class Sophon:
     """Offload the samples that save most bytes per agent second, while the wire is the bottleneck.
 
     Args:
-        stage_one_steps: training steps, from which the loader tells whether I/O limits; only then is it to measure
-            samples, as published. 0: it measures them from the first one on, which costs little, so that an epoch later
-            there is a plan for whatever limits then.
+        stage_one_steps: training steps after which the loader decides if I/O limits; it measures samples only then, as
+            published. 0: it measures them from the first one on, which costs little, so that an epoch later there is a
+            plan for any bottleneck.
 
     Raises:
         PlanError: `stage_one_steps` is negative.
@@ -91,7 +90,7 @@ class Sophon:
 
 
 def smallest_choices(table: ChoiceTable) -> NDArray[np.uint8]:
-    """uint8[N]: each sample's smallest choice in the paper's encodings; of equal ones the first."""
+    """Return uint8[N]: each sample's smallest choice in the paper's encodings; of equal ones the first."""
     best = np.zeros(table.samples, dtype=np.uint8)
     allowed = [c for c, choice in enumerate(table.choices) if c and choice.encoding in PAPER_ENCODINGS]
     for part, (wire, _, _) in table.parts():
@@ -104,10 +103,10 @@ def smallest_choices(table: ChoiceTable) -> NDArray[np.uint8]:
 
 
 def by_efficiency(table: ChoiceTable, smallest: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """The samples with positive efficiency, most efficient first.
+    """Return the samples with positive efficiency, most efficient first.
 
-    Efficiency = (file bytes - smallest choice's bytes) / (agent seconds to reach it - agent seconds to read the
-    file); infinite when it takes no extra time.
+    Efficiency = (file bytes - smallest choice's bytes) / (agent seconds to reach it - agent seconds to read the file);
+    infinite if it takes no extra time.
 
     Args:
         table: N samples.
@@ -127,7 +126,7 @@ def by_efficiency(table: ChoiceTable, smallest: NDArray[np.uint8]) -> NDArray[np
 
 @dataclass(frozen=True, eq=False)
 class _Steps:
-    """What offloading some samples changes.
+    """Changes in the use of each resource if some samples are offloaded.
 
     Args:
         wire: float64[n], bytes, each negative.
@@ -149,7 +148,7 @@ def _steps(table: ChoiceTable, smallest: NDArray[np.uint8], who: NDArray[np.uint
 def _greedy(
     table: ChoiceTable, rates: Rates, smallest: NDArray[np.uint8], order: NDArray[np.uint32]
 ) -> tuple[int, str]:
-    """How many samples of `order` to take, and why no more.
+    """Return the number of samples of `order` to take, and the reason to stop there.
 
     Goes through the order block by block: it mostly stops early, and needs no running sums of all samples.
     """
@@ -173,5 +172,5 @@ def _greedy(
 
 
 def _with(time: EpochTime, wire_s: np.float64, loader_s: np.float64, agent_s: np.float64) -> EpochTime:
-    """The same epoch with other times of what choices change."""
+    """Return the epoch's time with new values for wire, loader and agent."""
     return replace(time, wire_s=float(wire_s), loader_cpu_s=float(loader_s), agent_cpu_s=float(agent_s))
