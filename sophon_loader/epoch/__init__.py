@@ -1,1 +1,1 @@
-"""One iteration over a loader as a value: what it delivers, and what is reported of it."""
+"""One iteration over a loader as a value: the batches that it delivers, and the facts for its report."""

@@ -1,4 +1,4 @@
-"""What is known of an epoch while it goes on, and the report that is made of it: here alone."""
+"""The facts on a running epoch. Only this module makes a report from them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from sophon_loader.report.report import Report
 
 
 class Account:
-    """Written by the thread that iterates; any thread may make the report, since each part is exchanged as a whole.
+    """The facts on an epoch. The iterating thread writes them. Any thread may make the report, since each part is
+    replaced as a whole.
 
     Args:
-        policy: its name.
+        policy: name of the policy.
         number: of the epoch.
-        why_not: why nothing was offloaded.
-        notes: what a user should know.
+        why_not: reason why nothing was offloaded.
+        notes: notes for the user.
 
     Attributes:
-        now: how far it has come; None before the first batch.
+        now: the progress; None before the first batch.
         findings: the newest ones.
-        passes: over the data, that are complete.
-        workers: that load.
+        passes: number of complete passes over the data.
+        workers: number of workers that load.
 
     Example:
         >>> account = Account("auto", 3)
@@ -42,14 +43,14 @@ class Account:
 
     @property
     def moment(self) -> Moment:
-        """How far it has come; nowhere before the first batch."""
+        """The progress; zeros before the first batch."""
         return self.now or NOTHING_PASSED
 
     def report(self, **described: Any) -> Report:
-        """The report as of now, which nothing changes any more.
+        """Make the report of this moment, which does not change afterwards.
 
         Args:
-            described: fields of it that are known only where it is asked for; `notes` come behind the account's own.
+            described: fields that only the caller knows; its `notes` follow the account's own.
         """
         now, found = self.now, self.findings
         moment, wanted = now or NOTHING_PASSED, found.wanted_now()

@@ -1,4 +1,4 @@
-"""An epoch: one iteration over a loader, from its first batch asked for to its last one delivered."""
+"""An epoch: one iteration over a loader, from the request of its first batch to the delivery of its last one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from sophon_loader.torch_internals.owned_workers import takes_a_batch
 from sophon_loader.torch_internals.untraced import untraced
 
 STARVED_SHARE, STARVED_S = 0.1, 1.0
-"""An epoch whose workers were starved for so much of their time, and for so long each, says so: the last batches of any
-epoch have none behind them."""
+"""Share of its time, and seconds per worker, for which an epoch's workers must starve for a note in the report. Some
+starving is normal: the last batches of any epoch have none after them."""
 STARVED_NOTE = (
     "the look-ahead is too short for the distance to the agent: workers waited for replies and had no further batch to "
     "request; use a larger prefetch_factor or more workers"
@@ -35,32 +35,32 @@ AHEAD_NOTE = (
 
 
 class Epoch:
-    """One iteration: what the sampler, the workers' counters, the iterator and the engine all speak of.
+    """One iteration, as sampler, counters, iterator and engine share it.
 
     Example:
         sampler.epoch = epoch = engine.begin(number=3, lag=5)
         for batch in EpochIterator(engine, epoch, iter(loader), length=None, tail=None): ...
 
     Args:
-        iteration: its serial number at this loader; counters of workers are kept apart by it.
-        account: what is known of it.
-        pass_length: samples after which the iteration has gone over the data once. One that then goes on (an endless
-            sampler) turns over: it learns and plans as if another epoch had begun.
-        measuring: whether it runs without offloading, to measure only.
-        lag: batches that workers ask for ahead of the one being delivered.
+        iteration: serial number at this loader, which separates the workers' counters.
+        account: facts for the report.
+        pass_length: samples after which the iteration has gone over the data once. An iteration that continues then (an
+            endless sampler) turns over: it learns and plans as if another epoch had begun.
+        measuring: True if it runs without offloading, only to measure.
+        lag: batches that workers request ahead of the one being delivered.
 
     Attributes:
-        reading: how its samplers are read; None before they are.
-        partial: whether it went on in the middle, from a state.
+        reading: the reading of its samplers; None before it begins.
+        partial: True if it continues in the middle, from a state.
         delivered: samples so far.
-        share: of the samples of the dataset, that it is to deliver, as far as that is known.
-        carried: what workers have counted that others have taken the place of.
+        share: share of the dataset's samples that it will deliver, as far as known.
+        carried: counts of workers that were replaced since.
         awaited_s: seconds so far for which the training has waited for batches.
-        superseded: whether a newer epoch has begun; this one is told of no more.
-        learnt: whether its measurements have been made use of, or may not be.
-        replanned: whether the plan was changed on the way (in this pass).
-        ahead: batches that workers have been told of further ahead than torch hands them out.
-        ready_after: samples that had been delivered when an agent that started beside it answered.
+        superseded: True if a newer epoch has begun; observers hear no more of this one.
+        learnt: True if its measurements were used, or may not be used.
+        replanned: True if the plan was changed on the way (in this pass).
+        ahead: batches that workers know of beyond those that torch has handed out.
+        ready_after: samples that had been delivered when an agent that was started meanwhile answered.
     """
 
     def __init__(self, iteration: int, account: Account, *, pass_length: int, measuring: bool, lag: int) -> None:
@@ -88,38 +88,38 @@ class Epoch:
         return self.account.number
 
     def passed(self) -> int:
-        """The next batch has come, or failed; its size in samples."""
+        """Note that the next batch was delivered, or failed; returns its size in samples."""
         return 0 if self.reading is None else self.reading.passed()
 
     def this_pass(self) -> tuple[float, Totals]:
-        """Seconds and totals of the pass that is running, or has just ended."""
+        """Return seconds and totals of the pass that is running, or has just ended."""
         seconds, totals = self._before
         now = self.account.moment
         return now.seconds - seconds, now.totals.since(totals)
 
     def with_carried(self, totals: Totals) -> Totals:
-        """What the workers of now have counted, and those before them."""
+        """Add the counts of replaced workers to those of the current ones."""
         return totals if self.carried is NO_TOTALS else self.carried.plus(totals)
 
     def counted(self) -> Totals:
-        """What workers have counted since this was asked the last time."""
+        """Return the counts since the last call."""
         totals = self.account.moment.totals
         since, self._counted = totals.since(self._counted), totals
         return since
 
     def told_ahead(self, starved_s: float) -> None:
-        """Workers have been told of more, so what they were starved for by then says nothing of the rest.
+        """Note that workers learnt of more batches, so their starving until now says nothing of the rest.
 
         Args:
-            starved_s: that, s.
+            starved_s: seconds for which they have starved until now.
         """
         self._starved_s = starved_s
 
     def note_starving(self, processes: int) -> None:
-        """Say so in the report if what torch hands out ahead was too little for the way to the agent.
+        """Add a note to the report if torch's prefetching was too short for the way to the agent.
 
         Args:
-            processes: that loaded.
+            processes: number of processes that loaded.
         """
         account, now = self.account, self.account.moment
         if self.ahead:
@@ -128,7 +128,7 @@ class Epoch:
             account.notes = (*account.notes, STARVED_NOTE)
 
     def turn_over(self) -> None:
-        """Another pass begins."""
+        """Begin another pass."""
         now = self.account.moment
         self.account.passes += 1
         self.replanned = False
@@ -136,50 +136,52 @@ class Epoch:
 
 
 class Observer(Protocol):
-    """Who is told how an epoch goes on."""
+    """Receives the events of an epoch."""
 
     @property
     def step_clock(self) -> StepClock:
         """Measures the user's training step."""
 
     def wanted(self) -> None:
-        """The next batch is wanted.
+        """The next batch is requested.
 
         Raises:
             SophonError: an agent that was not waited for cannot serve the dataset.
         """
 
     def progressed(self, epoch: Epoch, seconds: float) -> None:
-        """Workers have counted what they did.
+        """Workers have updated their counters.
 
         Args:
-            epoch: that goes on.
+            epoch: the running epoch.
             seconds: since it began.
         """
 
     def delivered(self, epoch: Epoch, seconds: float, samples: int) -> None:
-        """A batch has come.
+        """A batch was delivered.
 
         Args:
-            epoch: whose batch it is.
+            epoch: the epoch of the batch.
             seconds: since the batch before.
             samples: in the batch.
         """
 
     def turned_over(self, epoch: Epoch) -> None:
-        """It has delivered as many samples as the dataset has, and goes on."""
+        """The epoch has delivered as many samples as the dataset has, and continues."""
 
     def finished(self, epoch: Epoch) -> None:
-        """It has delivered its last batch."""
+        """The epoch has delivered its last batch."""
 
 
 class EpochIterator(Iterator[Any]):
     """Yields an epoch's batches and measures it.
 
     Args:
+        observer: receives the epoch's events.
+        epoch: the epoch.
         batches: of the workers.
-        length: in batches; None if nobody knows.
-        tail: what is still to be done to the batches.
+        length: in batches; None if not known.
+        tail: ops to run on each batch; None for none.
     """
 
     def __init__(
@@ -264,7 +266,8 @@ class EpochIterator(Iterator[Any]):
 
 
 def _frames_for_user(error: Exception) -> TracebackType | None:
-    """The traceback to raise an error anew with; none for what a worker has raised, whose text has that of its own."""
+    """Return the traceback for raising an error again; None for a worker's error, whose text contains its own
+    traceback."""
     innermost = error.__traceback__
     while innermost is not None and innermost.tb_next is not None:
         innermost = innermost.tb_next
@@ -274,11 +277,11 @@ def _frames_for_user(error: Exception) -> TracebackType | None:
 
 
 class AsMade(Around):
-    """Batches that come from workers as they are made (`in_order=False`): tells the reading which ones come.
+    """Batches in the order in which workers finish them (`in_order=False`); tells the reading which batch is next.
 
     Args:
-        batches: of DataLoader; what else it has can be had here, too.
-        reading: of the samplers, which goes on, or has just begun.
+        batches: DataLoader's iterator; its other attributes are available here, too.
+        reading: of the samplers; continued, or just begun.
     """
 
     def __init__(self, batches: Any, reading: Reading) -> None:
