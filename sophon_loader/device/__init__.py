@@ -1,1 +1,1 @@
-"""What runs on the accelerator or beside it: the tail, batches prefetched to it, and the time of its steps."""
+"""Work on the accelerator: the tail, batches prefetched to it, and the time of the training steps."""

@@ -1,4 +1,4 @@
-"""Batches that are on their way to the accelerator while the step before them runs (`device_prefetch`)."""
+"""Copies batches to the accelerator while the step before them runs (`device_prefetch`)."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from sophon_loader.torch_internals.iterator_wrapper import Around
 from sophon_loader.torch_internals.untraced import untraced
 
 _FAILED = object()
-"""In place of a batch."""
+"""Returned in place of a batch that failed."""
 
 
 class Prefetch(Around):
-    """The batches of an iterator, the next of them copied to a device before they are wanted.
+    """The batches of an iterator, with the next ones already copied to a device.
 
-    They are copied, and finished there, on a stream of their own; the stream that is current when one is delivered
-    waits for it, and the host does not. No batch is waited for but the one that is due: of the others, those are taken
-    that have come from the workers; without workers, one for each that is delivered, which is made while the device is
-    at the step before. An error comes in the place of its batch.
+    They are copied, and finished there, on a separate stream. When one is delivered, the current stream waits for it,
+    and the host does not. Only the batch that is due is waited for. Other batches are taken if they have arrived from
+    the workers. Without workers, one is made for each that is delivered, while the device runs the step before. An
+    error is raised in its batch's turn.
 
-    Copies out of memory that is not pinned are made by the host; with `pin_memory=True` it only begins them.
+    The host itself copies from memory that is not pinned; with `pin_memory=True` it only starts the copies.
 
     Args:
         batches: an iterator of torch's DataLoader.
-        device: where to; on the CPU, and where there are no streams, nothing is copied beside the step.
-        depth: batches on their way, at most, beside the one that is delivered.
-        finish: what is still to be done to a batch; None for nothing.
+        device: where to copy; on the CPU, and without streams, nothing is copied during a step.
+        depth: maximum number of batches on their way, in addition to the one that is delivered.
+        finish: called on each batch on the device; None for nothing.
 
     Example:
         >>> for images, labels in Prefetch(iter(loader), torch.device("cuda"), depth=2):
@@ -94,10 +94,10 @@ class Prefetch(Around):
             self._ahead.append(error)
 
     def _next(self) -> Any:
-        """The iterator's next batch.
+        """Return the iterator's next batch.
 
-        An error that waits here for its turn holds, by its traceback, the frames below it and so this object: a circle,
-        which workers would outlive. What a worker raises tells its traceback in its text.
+        A waiting error refers, by its traceback, to the frames below it and so to this object. This reference cycle
+        would keep workers alive, so the traceback is removed. A worker's error has its traceback in its text.
         """
         try:
             return next(self._batches)
@@ -110,7 +110,7 @@ class Prefetch(Around):
             raise
 
     def _there(self, batch: Any) -> Any:
-        """A batch on the device, finished."""
+        """Return a batch on the device, finished."""
         if self._finish is not None:
             batch = self._finish(batch)
         return batch if self._module is None else tree_map(self._copied, batch)
@@ -122,7 +122,7 @@ class Prefetch(Around):
         return value.to(self._device) if callable(getattr(value, "to", None)) else value
 
     def _received(self, sent: _Sent) -> Any:
-        """A batch for the current stream."""
+        """Return a batch for use on the current stream."""
         current = self._module.current_stream(self._device)
         current.wait_event(sent.done)
         for value in tree_leaves(sent.batch):
@@ -132,22 +132,22 @@ class Prefetch(Around):
 
 
 class _Sent(NamedTuple):
-    """A batch on its way, and what happens on the stream when it is there; None where it is there."""
+    """A batch on its way, and the stream's event after its copy; None without a stream."""
 
     batch: Any
     done: Any
 
 
 def _of_workers(batches: Any) -> Any | None:
-    """Torch's iterator over workers; None where there are none, and a batch is made when it is asked for."""
+    """Return torch's iterator over workers; None without workers, when a batch is made on request."""
     of_torch = getattr(batches, "of_torch", batches)
     return of_torch if hasattr(of_torch, "_data_queue") else None
 
 
 def _has_come(batches: Any) -> bool:
-    """Whether the next batch of torch's iterator over workers need not be waited for.
+    """True if the next batch of torch's iterator over workers is probably here.
 
-    Where workers run ahead of one another, what has come may be a later one; then the next is waited for after all.
+    If workers overtake one another, the batch that has arrived may be a later one; then the next one is waited for.
     """
     if not batches._task_info:  # all that was asked for has been taken
         return False
@@ -155,10 +155,10 @@ def _has_come(batches: Any) -> bool:
 
 
 def device_for(tail: torch.device | None) -> torch.device:
-    """Where batches are prefetched to: the device of the tail, else the current accelerator, else the CPU.
+    """Return the device for prefetching: the tail's, else the current accelerator, else the CPU.
 
     Args:
-        tail: of the loader.
+        tail: device of the loader's tail; None without one.
     """
     if tail is None:
         available = torch.accelerator.is_available()
@@ -169,13 +169,13 @@ def device_for(tail: torch.device | None) -> torch.device:
 
 
 def ahead(batches: Any, depth: int, tail: torch.device | None, finish: Callable[[Any], Any] | None = None) -> Any:
-    """An iterator's batches as they are delivered: as they come, or prefetched if that is asked for.
+    """Return an iterator's batches as they are delivered: unchanged, or prefetched.
 
     Args:
         batches: an iterator of torch's DataLoader.
-        depth: batches that are prefetched; 0 for none.
-        tail: the device of the loader's tail, if it has one.
-        finish: what is still to be done to a batch that is prefetched.
+        depth: number of batches to prefetch; 0 for none.
+        tail: device of the loader's tail, if it has one.
+        finish: called on each prefetched batch; None for nothing.
     """
     if not depth:
         return batches

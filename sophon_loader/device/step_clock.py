@@ -1,4 +1,4 @@
-"""The rate of the user's training step, and how busy its device is."""
+"""Measures the rate of the user's training step, and how busy its device is."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ import torch
 from sophon_loader.errors import raised_by_handler
 
 WINDOW_STEPS = 50
-"""Steps that are measured with CUDA synchronised: soon over, since each synchronisation takes away what the GPU would
-have done in advance."""
+"""Number of steps measured with CUDA synchronised. Few, since each synchronisation prevents the GPU's queue from
+running ahead."""
 KEPT_STEPS = 2 * WINDOW_STEPS
-"""The newest steps, from which the rate is taken: a change is soon followed, and each 33rd step comes three times."""
+"""Number of newest steps that determine the rate. It follows a change soon, and each 33rd step occurs three times."""
 ONE_OFF_STEPS = 2
-"""Steps of those that are one-offs (a validation, a checkpoint), however long they took."""
+"""Number of those steps that count as one-offs (a validation, a checkpoint) of any length."""
 VERDICT_STEPS = 20
-"""Steps before which nothing is said of what limits."""
+"""Steps before the limiting resource is reported."""
 _SKIPPED_STEPS = 2
-"""The first steps, in which memory is allocated and kernels are chosen."""
+"""Number of first steps that are not counted: memory is allocated and kernels are chosen."""
 _MAX_PENDING = 64
-"""Steps whose end on the device is waited for; of more, the oldest are forgotten."""
+"""Maximum number of steps whose end on the device is awaited; above it, the oldest are forgotten."""
 
 
 class StepClock:
     """Samples per second that the training step consumes when its data is ready.
 
-    A step is the time between one `next()` that has returned and the call of the following one. Inside the window of
-    the first 50 steps CUDA is synchronised at the end of each step, so that its kernels are counted; afterwards the
-    GPU is left alone, and events on the current stream tell when it began and ended a step, once that is known.
+    A step is the time from one `next()` returning to the call of the following one. In the first 50 steps, CUDA is
+    synchronised at the end of each step, so that its kernels are counted. Afterwards the GPU is not disturbed, and
+    events on the current stream show when it began and ended a step.
 
-    Each n-th step may be a slow one (gradient accumulation, an all-reduce), so the rate is a mean. What comes once or
-    twice in 100 steps counts only as much as the longest of the others.
+    Each n-th step may be a slow one (gradient accumulation, an all-reduce), so the rate is a mean. A slow step that
+    occurs once or twice in 100 steps counts only as much as the longest of the others.
 
     Example:
         >>> clock = StepClock()
@@ -60,20 +60,21 @@ class StepClock:
 
     @property
     def judges(self) -> bool:
-        """Whether enough has been seen to say what limits: the first steps are slow, and batches lie ready for them."""
+        """True if enough steps were seen to name the limiting resource. The first ones are slow, and batches are
+        waiting for them."""
         return self._seen >= VERDICT_STEPS
 
     @property
     def in_window(self) -> bool:
-        """Whether the window is still open."""
+        """True while the first steps are measured with CUDA synchronised."""
         return self._seen < WINDOW_STEPS + _SKIPPED_STEPS
 
     def batch_comes(self) -> None:
-        """A batch is here; what is still done with it on the device is a part of the step."""
+        """Note that a batch is here. Work on it on the device, from now on, is part of the step."""
         self._began = _event() if not self.in_window and _on_cuda() else None
 
     def step_ends(self, samples: int) -> None:
-        """`next()` is called; the step that ends with that worked on `samples` samples."""
+        """Note that `next()` is called, which ends a step that worked on `samples` samples."""
         if self._returned_s is None:
             return
         if _on_cuda():
@@ -88,23 +89,23 @@ class StepClock:
             self._steps.append((self._clock() - self._returned_s, samples))
 
     def _count_ended(self) -> None:
-        """Count the steps that the device has ended by now; none is shorter than it was for this process."""
+        """Count the steps that the device has ended by now. None is shorter than this process measured."""
         while self._pending and self._pending[0][1].query():
             began, ended, here_s, samples = self._pending.popleft()
             with contextlib.suppress(RuntimeError):  # on another device than it began on
                 self._steps.append((max(here_s, began.elapsed_time(ended) / 1000), samples))
 
     def step_starts(self) -> None:
-        """`next()` has returned a batch."""
+        """Note that `next()` has returned a batch."""
         self._returned_s = self._clock()
 
     def pause(self) -> None:
-        """An epoch has ended: what the user does until the next one is no step."""
+        """Note that an epoch has ended: the time until the next one is not a step."""
         self._returned_s = self._began = None
 
     @property
     def samples_s(self) -> float:
-        """The rate; infinite before three steps have been seen, or when they take no time or work on no samples."""
+        """The rate; infinite before three steps were seen, or if they take no time or work on no samples."""
         samples = sum(size for _, size in self._steps)
         if not samples:
             return math.inf
@@ -115,7 +116,8 @@ class StepClock:
 
     @property
     def of_device_s(self) -> float:
-        """The rate where a device takes the steps, which go on there when the process has ended its part; else inf."""
+        """The rate if a device runs the steps, which continue there after the process has ended its part; otherwise
+        inf."""
         return self.samples_s if _on_cuda() else math.inf
 
 
@@ -124,22 +126,22 @@ def _on_cuda() -> bool:
 
 
 def _event() -> Any:
-    """A mark in the current stream, whose time can be asked for once the device has come to it."""
+    """Record an event in the current stream, whose time is available once the device has reached it."""
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
 
 
 def gpu_utilisation() -> float | None:
-    """Share of time for which this process's GPU was busy lately, in [0, 1]; None without a device or without NVML.
+    """Return the share of recent time for which this process's GPU was busy, in [0, 1]; None without a device or NVML.
 
     torch asks NVML by the device's place in the machine, which is not its number here under `CUDA_VISIBLE_DEVICES`.
     """
     if not torch.cuda.is_available():
         return None
-    # Every cause has an exception of its own: ModuleNotFoundError without pynvml, RuntimeError without a driver or for
-    # a device that is not visible, IndexError where none is, pynvml's own NVMLError for a missing library or a device
-    # that does not report it (a MIG slice). None of them is a reason to end an epoch.
+    # Each cause has its own exception. ModuleNotFoundError: no pynvml. RuntimeError: no driver, or the device is not
+    # visible. IndexError: no device is visible. pynvml's NVMLError: no library, or the device does not report it (a MIG
+    # slice). None of them is a reason to end an epoch.
     try:
         return torch.cuda.utilization() / 100
     except Exception as error:

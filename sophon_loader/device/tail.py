@@ -40,17 +40,17 @@ _FROM_PIXELS: dict[str, Callable[[Tensor], Tensor]] = {
     "timm.MaybeToTensor": _scaled,
     "timm.MaybePILToTensor": _as_they_are,
 }
-"""What stands in the tail for ops that take images only: uint8 pixels [N, C, H, W] -> what they make of the images. By
-name, without the release that the names of timm's ops have."""
+"""Functions that replace ops for images only: uint8 pixels [N, C, H, W] -> the op's result for the images. By name,
+without the release that is part of timm's names."""
 _NORMALIZE = ("v1.Normalize", "v2.Normalize")
 """Ops that take batches, but would copy mean and std to the device for each; `_Normalize` keeps them there."""
 
 
 def device_of(tail: str | torch.device) -> torch.device | None:
-    """The device that the loader's argument `tail` names; None for `"loader"`.
+    """Return the device that the loader's argument `tail` names; None for `"loader"`.
 
     Raises:
-        ConfigError: no such device here.
+        ConfigError: this host has no such device.
     """
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if tail == "loader":
@@ -70,14 +70,14 @@ def device_of(tail: str | torch.device) -> torch.device | None:
 
 @dataclass(frozen=True)
 class Split:
-    """The pipelines of a dataset, taken apart.
+    """The pipelines of a dataset, split into ops per sample and ops per batch.
 
     Args:
-        chains: what runs with each sample, one per source of the dataset.
-        collate_fn: what then makes a batch.
-        arrange: what is done to the samples before that; None for nothing.
-        tail: what then remains to be done to it; None for nothing.
-        notes: why nothing remains although it should.
+        chains: ops that run per sample, for each source of the dataset.
+        collate_fn: makes a batch of the samples.
+        arrange: called on the samples before that; None for nothing.
+        tail: ops that remain for the batch; None for none.
+        notes: reasons why none remain although requested.
     """
 
     chains: tuple[Chain, ...]
@@ -88,12 +88,12 @@ class Split:
 
 
 def split(chains: Sequence[Chain], collate_fn: Any, device: torch.device | None) -> Split:
-    """Move the last ops to `device`, if there is one and they can be moved.
+    """Move the last ops to a device, if there is one and they can be moved.
 
     Args:
         chains: the pipelines, one per source of the dataset.
         collate_fn: the user's.
-        device: where the tail is to run; None to leave all ops with the samples.
+        device: device for the tail; None to leave all ops with the samples.
     """
     if device is None:
         return Split(tuple(chains), collate_fn)
@@ -105,7 +105,7 @@ def split(chains: Sequence[Chain], collate_fn: Any, device: torch.device | None)
 
 
 class _NotMoved(Exception):
-    """Why all ops stay with the samples."""
+    """Reason why all ops stay with the samples."""
 
 
 def _parted(chains: Sequence[Chain], collate_fn: Any) -> tuple[tuple[Chain, ...], tuple[Op, ...]]:
@@ -131,9 +131,9 @@ def _parted(chains: Sequence[Chain], collate_fn: Any) -> tuple[tuple[Chain, ...]
 
 
 def _start(chain: Chain) -> int:
-    """The position at which the tail of a chain begins: that of the op which makes the tensor.
+    """Return the position at which the tail of a chain begins: that of the op that makes the tensor.
 
-    The searches backwards end at op 0, Decode, at the latest: it neither takes batches nor makes a tensor.
+    The backward searches end at op 0, Decode, at the latest: it neither takes batches nor makes a tensor.
 
     Raises:
         _NotMoved: the chain does not end in ops that can be moved.
@@ -157,7 +157,7 @@ def _start(chain: Chain) -> int:
 
 
 def _takes_pixels(op: Op) -> bool:
-    """Whether it makes a tensor of an image, and can do so from a batch of pixels."""
+    """True if the op makes a tensor of an image, and can do so from a batch of pixels."""
     return op.makes == "tensor" and (op.on_batches or _name(op) in _FROM_PIXELS)
 
 
@@ -176,7 +176,7 @@ _PIXELS = Op("", _pixels, (), OpSpec("v1.PILToTensor", {}), makes="tensor", take
 
 
 def channels_last(samples: list[tuple[Tensor, Any]]) -> list[tuple[Tensor, Any]]:
-    """The images as Pillow has them, [H, W, C]: stacking them is then a plain copy, three times as fast.
+    """Return the images in Pillow's layout, [H, W, C]: stacking them is then a plain copy, three times as fast.
 
     Raises:
         PipelineError: an image is not of 8 bits.
@@ -188,11 +188,11 @@ def channels_last(samples: list[tuple[Tensor, Any]]) -> list[tuple[Tensor, Any]]
 
 
 class Tail:
-    """What remains to be done to a batch of `channels_last` samples.
+    """Runs the remaining ops on a batch of `channels_last` samples.
 
     Args:
         ops: the first makes the tensor.
-        device: where they run, and where the images then are.
+        device: device that runs them and receives the images.
     """
 
     def __init__(self, ops: Sequence[Op], device: torch.device) -> None:
@@ -200,7 +200,8 @@ class Tail:
         self._steps = [(op.label, _step(op)) for op in ops]
 
     def __call__(self, batch: list[Any]) -> list[Any]:
-        """[images, targets] as the ops, run per sample, and `default_collate` would have made it; waits for no GPU.
+        """Return [images, targets] as `default_collate` would make it of samples after the ops. Does not wait for the
+        GPU.
 
         Args:
             batch: [uint8 images [N, H, W, C], targets], as `default_collate` makes it of `channels_last` samples.
@@ -225,7 +226,7 @@ def _step(op: Op) -> Callable[[Tensor], Tensor]:
     assert op.spec is not None, "a local op is not moved"
     if _name(op) in _FROM_PIXELS:
         return _FROM_PIXELS[_name(op)]
-    call = build_op(op.spec).call  # an object of our own: the user may change theirs while batches are on their way
+    call = build_op(op.spec).call  # our own object: the user may change theirs while batches are on their way
     return _Normalize(call) if op.spec.name in _NORMALIZE else call
 
 
@@ -233,7 +234,7 @@ class _Normalize:
     """Normalize with mean and std kept on the device; torchvision copies them there, and waits, for each batch.
 
     Args:
-        transform: v1 or v2 Normalize; nobody changes it.
+        transform: v1 or v2 Normalize, which must not change.
     """
 
     def __init__(self, transform: Any) -> None:
