@@ -32,7 +32,7 @@ reader, the worker. Neither side waits for an answer.
 1. only this module refers to its storage: no tensor, view, array, graph or storage object does, by the storage's own
    reference counts;
 2. no other process can have it. This one has not forked while it was in use, and torch has not passed its descriptor
-   on, which torch records in its own table whenever a tensor is pickled for another process;
+   on. Torch records that in its own table whenever it pickles a tensor for another process;
 3. the storage is still at its first address: torch moves it when it is shared under another strategy.
 
 The main process confirms its end by the use in `ended`, and the worker checks its own end in `lend`. A piece that fails

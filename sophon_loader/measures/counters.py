@@ -55,7 +55,7 @@ class Totals:
         weighed: offloaded samples for which the agent reported the choices it had.
         weighed_rest_s: CPU seconds left to the loader for weighed samples, by the agent's estimate.
         estimated_work_s, weighed_work_s: CPU seconds of ops and encoding of weighed samples, estimated and measured.
-        compared_rest_s: part of the estimates for samples that crossed at cut 0, with all ops left to the loader.
+        compared_rest_s: part of `weighed_rest_s`, for samples that crossed at cut 0, with all ops left to the loader.
         compared_loader_s: CPU seconds that decoding and ops of these samples took at the loader.
         fused: samples whose file our C code has decoded here.
         unfused: other samples that Pillow has decoded here; both are 0 if only Pillow was to decode.
