@@ -16,56 +16,35 @@ from sophon_loader import native
 from sophon_loader.errors import PipelineError, must_leave
 from sophon_loader.kinds.image.deferred import Deferred, deferred, finished, plain
 from sophon_loader.kinds.image.fused_picture import DecodeTally, decoded
-from sophon_loader.kinds.image.part import NotCut, PartOfFile, Region
+from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.kinds.image.primitives import Shape
 from sophon_loader.kinds.image.selftest import trusted
-from sophon_loader.kinds.image.source import DecodedPixels, PictureFile, source_of
+from sophon_loader.kinds.image.source import DecodedPixels, PictureFile, StepsOnPicture, source_of
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.ends import Place
 from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.programs.program import Program, Step
 
 
 @dataclass(frozen=True)
-class Begun:
+class Begun(StepsOnPicture):
     """A pipeline on one picture, as far as it comes without pixels: up to its last crop or resize at most.
 
     Args:
         source: the picture's file.
+        steps: what has been recorded of it.
         stage: that has been reached, at least 1.
         image: its value there.
-        steps: what has been recorded of it.
+        counts: how many of the steps had been recorded at stage 1, at stage 2 and so on, up to `stage`.
     """
 
-    source: PictureFile
     stage: int
     image: Deferred
-    steps: tuple[Step, ...]
-
-    @property
-    def region(self) -> Region:
-        """The rectangle of the picture that is read; all of it where that is not known."""
-        return self.source.region(self.steps)
-
-    @property
-    def share(self) -> float:
-        """Share of the picture's area that is read."""
-        return self.region.share_of(*self.source.shape[:2])
-
-    def program(self, file: str) -> Program:
-        """As a program of the file with this key."""
-        return self.source.program(self.steps, file)
-
-    def part(self, *, keep_metadata: bool = False) -> PartOfFile | NotCut:
-        """The part of the file that holds the region.
-
-        Args:
-            keep_metadata: whether it is to hold what Pillow makes an image's `info` of.
-        """
-        return self.source.part_of(self.region, keep_metadata=keep_metadata)
+    counts: tuple[int, ...] = ()
 
 
-def begin(chain: Chain, source: PictureFile, draw: Draw, stop: int | None = None) -> Begun:
+def begin(
+    chain: Chain, source: PictureFile, draw: Draw, stop: int | None = None, *, furthest: int | None = None
+) -> Begun:
     """Run a pipeline's ops until one looks at pixels, behind the last crop or resize at the latest; none where programs
     do not give what the installed Pillow gives.
 
@@ -76,9 +55,13 @@ def begin(chain: Chain, source: PictureFile, draw: Draw, stop: int | None = None
         source: of the picture; no pixel of it is decoded.
         draw: decides the random numbers.
         stop: a stage to end at, if that comes first.
+        furthest: a stage to go on to behind the last crop or resize; None for not.
     """
     image = _rgb(source)
     stage, last = 1, chain.shrinks_until if stop is None else min(stop, chain.shrinks_until)
+    counts = [len(image.steps)]
+    if furthest is not None:
+        last = min(furthest, chain.deferrable)
     if not trusted():
         last = 1
     source.sealed = True
@@ -88,12 +71,13 @@ def begin(chain: Chain, source: PictureFile, draw: Draw, stop: int | None = None
             if not isinstance(made, Deferred):
                 break
             stage, image = stage + 1, made
+            counts.append(len(image.steps))
     except Exception as error:  # PixelsWanted; and an op that fails will do so where it is run
         if must_leave(error):
             raise
     finally:
         source.sealed = False
-    return Begun(source, stage, image, image.steps)
+    return Begun(source, image.steps, stage, image, tuple(counts))
 
 
 def begin_on_size(chain: Chain, width: int, height: int, draw: Draw) -> Begun:
@@ -166,6 +150,12 @@ def run_from_file(
             value = _looked_at(chain.run(value, stage, deferrable, draw, after=after))
             return chain.run(value, deferrable, stop, draw, after=after, place=place)
     return chain.run(data, 0, stop, draw, after=after, place=place)
+
+
+def at_stage(value: Any, stage: int) -> Any:
+    """What a pipeline has at a stage, of what an agent has sent for it: a program's decoded picture is in its file's
+    mode, and op 0 gives RGB."""
+    return value.convert("RGB") if stage == 1 and isinstance(value, Image.Image) and value.mode != "RGB" else value
 
 
 def go_on(chain: Chain, value: Any, stage: int, draw: Draw, place: Place | None = None) -> Any:

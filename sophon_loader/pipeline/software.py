@@ -20,6 +20,8 @@ from sophon_loader.pipeline.told import OPENERS, SETTINGS, openers_of_pillow, se
 DECODERS = frozenset({"libjpeg", "pillow"})
 """The part of `software` that roi-jpeg does not depend on: the agent cuts the region out with our own code, and only
 the loader decodes."""
+PIXELS = frozenset({"machine", *DECODERS, SETTINGS})
+"""The part of `software` that programs depend on: their numbers are drawn, and Pillow alone runs their steps."""
 _MODULES = {"pillow": "PIL", "torch": "torch", "torchvision": "torchvision"}
 _VERSION = re.compile(r"""^__version__(?:: \w+)? = ['"]([^'"+]+)""", re.MULTILINE)
 
@@ -53,6 +55,12 @@ def not_of_switches(differ: list[str]) -> list[str]:
         differ: what `unlike` returns.
     """
     return [name for name in differ if name not in ON_TENSORS]
+
+
+def pixels_by() -> str:
+    """What makes pixels in this process, as one text: equal ones make equal pixels of a program's steps."""
+    made = {**_versions(), SETTINGS: settings_of_pillow()}
+    return ", ".join(f"{name} {made[name]}" for name in sorted(PIXELS))
 
 
 @cache

@@ -46,7 +46,7 @@ class Failure:
 
 
 CHEAPEST = "*"
-"""Stands in `Item.encoding` for whatever is cheapest at the Fetch's prices, at any cut up to the item's."""
+"""Stands in an item's `encoding` for whatever is cheapest at the request's prices, at any cut up to the item's."""
 
 
 class Item(NamedTuple):
@@ -68,7 +68,8 @@ class ProgramItem(NamedTuple):
     """One wanted value of a FetchPrograms: what a program makes of one file.
 
     `id` is the loader's own number of the request, `key` the file's path in the export and `nbytes` the size of the
-    file that the numbers were drawn for. `cut` is the number of a segment of the program's kind, 0 for the file.
+    file that the numbers were drawn for. `cut` is the number of a segment of the program's kind, 0 for the file; with
+    the encoding `CHEAPEST` the furthest one that the loader accepts.
     `program` is packed (see `programs.Program.pack`); its own key is empty.
     """
 
@@ -335,9 +336,12 @@ class Sizes:
 class FetchPrograms:
     """Loader: asks for what programs make of files. The agent may answer each at an earlier segment.
 
-    `keep_info`, `dry` and `allowed` are those of `Fetch`. The answers are `Sample`s, whose `cut` is a segment and whose
-    `op_s` holds CPU seconds of reading, of the program's steps and of encoding. A program that the agent does not take,
-    or that was drawn for another file than the one that is there, is `Failed`.
+    `keep_info`, `dry`, `allowed` and `prices` are those of `Fetch`. The answers are `Sample`s, whose `cut` is a segment
+    and whose `op_s` holds CPU seconds of reading, of the program's steps and of encoding. The `rest_s` of an `Offer`
+    counts what is left of the program alone, because what the loader does behind it is the same for every choice. A
+    program that the agent does not take, or that was drawn for another file than the one that is there, is `Failed`.
+    `pixels_by` is the software that makes pixels at the loader, as `pipeline.software.pixels_by` names it: an agent
+    whose own is another one sends files and parts of files alone.
     """
 
     KIND: ClassVar[int] = 17
@@ -345,13 +349,14 @@ class FetchPrograms:
     digest: ClassVar[str] = ""
     seed: ClassVar[int] = 0
     epoch: ClassVar[int] = 0
-    prices: ClassVar[list[float]] = []
-    """These four are what a `Fetch` says, and programs have none of; they do not cross the wire."""
+    """These three are what a `Fetch` says, and programs have none of; they do not cross the wire."""
     export: str
     keep_info: bool
     dry: bool
     allowed: list[str]
     items: list[ProgramItem]
+    prices: Prices = field(default_factory=list)
+    pixels_by: str = ""
 
 
 @dataclass(frozen=True)

@@ -360,9 +360,10 @@ class Broker:
             elif isinstance(built, Failed):
                 self._tally.refused(client, built)
             self._reply(client, said[1:])
-        elif word == message_types.TRIED:
-            digest, trial = (bytes(frame) for frame in said)
-            self._carry_out(self._staff.tried(number, digest.decode(), trial))
+        elif word in (message_types.TRIED, message_types.TRIED_PROGRAM):
+            about, trial = (bytes(frame) for frame in said)
+            of_program = word == message_types.TRIED_PROGRAM
+            self._carry_out(self._staff.tried(number, about.decode(), trial, of_program=of_program))
         elif word == message_types.READY:
             self._staff.ready(number)
         else:

@@ -233,6 +233,7 @@ class Desk:
             per_worker=load.per_worker,
             prices=fetch.prices,
             has_programs=isinstance(fetch, FetchPrograms),
+            pixels_by=fetch.pixels_by if isinstance(fetch, FetchPrograms) else "",
         )
         files: list[Job] = []
         work: list[Job] = []
@@ -267,11 +268,8 @@ class Desk:
         if fetch.export not in exports:
             return _no_export(fetch.export, exports)
         leaves_choice = any(item.encoding == CHEAPEST for item in fetch.items)
-        if isinstance(fetch, FetchPrograms):
-            if leaves_choice:
-                return Failure.MALFORMED, f"the encoding of a program must be a name, got {CHEAPEST!r}"
-            return self._not_admitted(client, len(fetch.items), nbytes)
-        needs_pipeline = any(item.cut or item.encoding != "file" for item in fetch.items)
+        asks_for_work = any(item.cut or item.encoding != "file" for item in fetch.items)
+        needs_pipeline = asks_for_work and isinstance(fetch, Fetch)
         if needs_pipeline and self._pipelines.get(fetch.digest) is None:
             return Failure.UNKNOWN_PIPELINE, f"pipeline must be registered, got {reprlib.repr(fetch.digest)}"
         if leaves_choice and len(fetch.prices) != 4:

@@ -180,17 +180,21 @@ class Staff:
         assert isinstance(building, Building), building
         return building.build
 
-    def tried(self, number: int, digest: str, trial: bytes) -> list[Instruction]:
-        """A worker has tried a sample: the others that know its pipeline are told, and those that will are later.
+    def tried(self, number: int, about: str, trial: bytes, *, of_program: bool = False) -> list[Instruction]:
+        """A worker has tried a sample: the others that know its pipeline are told, and those that will are later. Of a
+        program all that are ready are told; those that start later try for themselves.
 
         Args:
             number: the worker's.
-            digest: of the pipeline.
+            about: the digest of the pipeline, or the signature of the program.
             trial: what it found, see `workers/trials.py`.
+            of_program: whether it was one.
         """
-        self._pipelines.note(digest, trial)
-        others = [one for one, worker in self._workers.items() if one != number and digest in worker.known]
-        return [SendToWorker(one, [message_types.TRIED, digest.encode(), trial]) for one in others]
+        self._pipelines.note(about, trial)
+        word = message_types.TRIED_PROGRAM if of_program else message_types.TRIED
+        known = self._workers.items()
+        told = [one for one, worker in known if (worker.usable if of_program else about in worker.known)]
+        return [SendToWorker(one, [word, about.encode(), trial]) for one in told if one != number]
 
     def _finish(self, task: JobAtWorker, cost_s: float) -> None:
         """A job has its answer; who wanted it has had so many seconds of a worker."""

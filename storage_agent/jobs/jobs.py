@@ -38,6 +38,7 @@ class FetchHeader:
         prices: of wire, agent and loader, and the `per_worker` for which they were worked out, 0 for none; for items
             whose choice is left to the agent, empty without such.
         has_programs: whether its items are programs, so that there is no pipeline, and nothing to draw.
+        pixels_by: of a FetchPrograms.
 
     Example:
         >>> Job(header, Item(id=7, sample=3, occurrence=0, cut=2, encoding="pixels", key="cats/1.jpg"))
@@ -57,6 +58,7 @@ class FetchHeader:
     per_worker: float = 1.0
     prices: list[float] = field(default_factory=list)
     has_programs: bool = False
+    pixels_by: str = ""
 
     @cached_property
     def packed(self) -> bytes:

@@ -9,9 +9,7 @@ import contextlib
 import math
 import time
 import traceback
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from PIL import Image
 
@@ -28,21 +26,14 @@ from sophon_loader.pipeline.described import Begun, begin_on_file, run_from_file
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registration import OpenedOtherwise, Registration, see_opened_alike
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
-from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Item, Offer, Registered, Sample
+from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Item, Registered
 from storage_agent.jobs.jobs import Job
 from storage_agent.reading.answers import Answer, FileRead, file_answer, read_file, sample_answer
 from storage_agent.stores import Exports
-from storage_agent.workers.appraiser import Appraiser, LoaderPrices, cheapest, of_parts, unproven
-from storage_agent.workers.trials import KnownPicture, SampleTrial, look_at, tried
+from storage_agent.workers.agent_choice import Chosen, Done, Tried, choose, cuts_the_file, learn_from, told_of
+from storage_agent.workers.appraiser import Appraiser
+from storage_agent.workers.trials import KnownPicture, SampleTrial, look_at, stages_of
 
-OFFERED_EVERY = 8
-"""Of the samples whose choice was left to the agent, one in so many tells what it was chosen from: 8 choices are 300
-bytes, which are a thousandth of the traffic then."""
-OFFERED_FIRST = 96
-"""So many of the first ones of a connection all do, since a loader that has just begun knows nothing; those that come
-before a worker knows the pipeline have nothing to tell."""
-TRIED_FROM_CORES = 0.06
-"""Cores of a worker from which on samples are tried: of fewer, one trial would use up several periods of a quota."""
 _NOTE_LIMIT = 2000
 """Characters of the beginning, and as many of the end, of a traceback that goes to a loader."""
 
@@ -107,7 +98,7 @@ class BuiltPipelines:
         """
         if digest not in self._appraisers:
             pipeline = self.built(digest)
-            self._appraisers[digest] = Appraiser(pipeline.chain, pipeline.reach)
+            self._appraisers[digest] = Appraiser(len(pipeline.chain), pipeline.reach, pipeline.chain.resize_cut)
         return self._appraisers[digest]
 
     def hear(self, digest: str, trial: SampleTrial) -> None:
@@ -132,33 +123,6 @@ def register(learnt: BuiltPipelines, digest: str) -> Answer:
         return Answer(Registered(digest, learnt.built(digest).reach))
     except PipelineError as error:
         return Answer(Failed(Failure.BAD_PIPELINE, str(error)[:_NOTE_LIMIT], digest=digest))
-
-
-@dataclass(frozen=True)
-class Done:
-    """A job's answer, and what a trial of its sample would need.
-
-    Args:
-        answer: for the loader.
-        data: the file, if the choice was left to this worker.
-        picture: what was told of it.
-        failed: whether an op or the encoding did.
-    """
-
-    answer: Answer
-    data: bytes = b""
-    picture: KnownPicture | None = None
-    failed: bool = False
-
-
-class Chosen(NamedTuple):
-    """A cut and an encoding, what they were taken from, and the CPU seconds that they will probably take: infinitely
-    many while nobody knows."""
-
-    cut: int
-    encoding: str
-    offers: Sequence[Offer] = ()
-    expected_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -212,7 +176,7 @@ def prepare(exports: Exports, job: Job, learnt: BuiltPipelines) -> Prepared:
         see_opened_alike(read.data, pipeline.left)
         if choice.encoding == CHEAPEST:
             picture = look_at(read.data, pipeline.chain, _draw(job))
-            choice = _choice(job, learnt, picture)
+            choice = choose(job, learnt.appraiser(job.fetch.digest), picture)
         else:
             choice = choice._replace(cut=min(choice.cut, pipeline.reach))
     except Exception as failed:  # the boundary to user code
@@ -240,13 +204,13 @@ def answer(prepared: Prepared, learnt: BuiltPipelines) -> Done:
             raise prepared.error
         pipeline = learnt.built(job.fetch.digest)
         run = _at_cut if cut > 0 else _at_file
-        begun = None if picture is None else picture.begun
+        begun = picture.begun if picture is not None and isinstance(picture.begun, Begun) else None
         doubtful = job.fetch.digest in learnt.doubtful
         encoded = run(job, read.data, pipeline.chain, cut, encoding, op_s, begun, doubtful=doubtful)
         learnt.doubtful.discard(job.fetch.digest)
         short = picture is None and (cut < job.item.cut or (cuts_the_file(encoding) and len(pipeline.chain) < 2))
         note, work_s = pipeline.why if short else "", prepared.looked_s + time.monotonic() - since_s
-        told = offers if job.item.id <= OFFERED_FIRST or job.item.id % OFFERED_EVERY == 0 else ()
+        told = told_of(job, offers)
         made = sample_answer(job, read, encoded, cut=cut, op_s=op_s, note=note, work_s=work_s, offers=told)
         _ = made.header  # too long when an encoding writes a great deal of meta
     except Exception as error:  # the boundary to user code
@@ -260,23 +224,6 @@ def answer(prepared: Prepared, learnt: BuiltPipelines) -> Done:
     return Done(made, read.data, picture)
 
 
-def _choice(job: Job, learnt: BuiltPipelines, picture: KnownPicture) -> Chosen:
-    """What is cheapest for a sample."""
-    appraiser, allowed = learnt.appraiser(job.fetch.digest), _allowed(job)
-    offers = appraiser.offers(picture, allowed, furthest=job.item.cut)
-    if not offers:
-        return Chosen(*unproven(picture, allowed))
-    taken = cheapest(offers, LoaderPrices(*job.fetch.prices))
-    return Chosen(taken.cut, taken.encoding, offers, taken.agent_s)
-
-
-class Tried(NamedTuple):
-    """CPU seconds that a trial took, and what came of it for other workers to know."""
-
-    cpu_s: float = 0.0
-    to_tell: SampleTrial | None = None
-
-
 def try_out(job: Job, done: Done, learnt: BuiltPipelines) -> Tried:
     """Learn from a job that has been answered, and take its sample through the whole pipeline, if it is time for that.
 
@@ -287,31 +234,8 @@ def try_out(job: Job, done: Done, learnt: BuiltPipelines) -> Tried:
     """
     if done.picture is None:
         return Tried()
-    appraiser = learnt.appraiser(job.fetch.digest)
-    sample = done.answer.message
-    if isinstance(sample, Sample) and done.answer.payload:  # not of a dry run
-        nbytes = len(done.answer.payload)
-        appraiser.saw(done.picture, sample.cut, sample.encoding, nbytes, sample.op_s[-1])
-    if job.fetch.per_worker < TRIED_FROM_CORES:
-        return Tried()
-    began_s, since_s = time.monotonic(), time.thread_time()
-    allowed = _allowed(job)
-    cuts = of_parts(allowed) is not None
-    lacking = appraiser.lacks(done.picture, allowed, cuts=cuts)
-    if not appraiser.due(began_s, lacking):
-        return Tried()
-    to_tell = None
-    chain, names = learnt.built(job.fetch.digest).chain, appraiser.names(allowed)
-    try:
-        trial = tried(done.data, done.picture, chain, _draw(job), names, cuts=cuts)
-    except Exception:  # the boundary to user code; whoever runs that op for the loader says so
-        appraiser.failed(lacking)
-    else:
-        trial = replace(trial, lacking=tuple(lacking))
-        appraiser.learn(trial)
-        to_tell = trial if appraiser.is_warm else None
-    appraiser.took(began_s, time.monotonic())
-    return Tried(time.thread_time() - since_s, to_tell)
+    appraiser, digest = learnt.appraiser(job.fetch.digest), job.fetch.digest
+    return learn_from(job, done, appraiser, lambda: stages_of(learnt.built(digest).chain, _draw(job)))
 
 
 def _at_cut(
@@ -371,17 +295,6 @@ def _at_file(
     elif used_at(encoding) is UsedAt.FILE and encodings()[encoding].accepts(data):
         return encoded_at(job, data, encoding, cut, op_s, since_s)
     return encoded_at(job, data, "file", cut, op_s, since_s)
-
-
-def _allowed(job: Job) -> Collection[str]:
-    """The encodings that the loader accepts; of loaders that take only some parts of files, without those of parts."""
-    allowed = job.fetch.allowed
-    return allowed if ANY_PART in allowed else [name for name in allowed if not cuts_the_file(name)]
-
-
-def cuts_the_file(encoding: str) -> bool:
-    """Whether an encoding is of a part of a file."""
-    return used_at(encoding) is UsedAt.FIRST_REGION
 
 
 def encoded_at(job: Job, value: object, encoding: str, cut: int, op_s: list[float], since_s: float) -> Encoded:

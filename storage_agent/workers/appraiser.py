@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from sophon_loader.encodings.estimate import MIN_PROBES, Features, Fit, UsedAt
 from sophon_loader.encodings.registry import encodings, fitted, used_at
 from sophon_loader.kinds.image.part import CUT_SHARE, FIXED_SHARE, WORTH_SHARE
-from sophon_loader.pipeline.chain import Chain
 from sophon_loader.wire.messages import Offer
 from storage_agent.workers.trials import FileFacts, KnownPicture, SampleTrial
 
@@ -74,27 +73,31 @@ class _Taken:
 
 
 class Appraiser:
-    """Knows what the choices of one pipeline's samples take here, and picks the cheapest.
+    """Knows what the choices of one pipeline's samples take here.
 
     Example:
-        >>> appraiser = Appraiser(chain, reach=3)
+        >>> appraiser = Appraiser(stages=4, reach=3, resized_at=2)
         >>> picture = look_at(data, chain, draw)
         >>> offers = appraiser.offers(picture, ["file", "pixels", "webp"], furthest=3)
         >>> cheapest(offers, LoaderPrices(wire=8e-8, agent=0.5, rest=0.2))
         Offer(cut=2, encoding='webp', nbytes=61233, agent_s=0.0032, rest_s=0.0019)
 
     Args:
-        chain: the pipeline.
+        stages: how many there are behind the file; the first of them is the picture, decoded.
         reach: the last stage that may be reached here.
+        resized_at: the stage at which encodings of resized values are used; None for none.
+        bands: of the decoded picture.
 
     Attributes:
         is_warm: whether this process has made a trial before: one's first is slow, as it loads libraries.
     """
 
-    def __init__(self, chain: Chain, reach: int) -> None:
+    def __init__(self, stages: int, reach: int, resized_at: int | None, bands: int = 3) -> None:
         self.is_warm = False
-        self._chain = chain
+        self._stages = stages
         self._reach = reach
+        self._resized_at = resized_at
+        self._bands = float(bands)
         self._trials: deque[SampleTrial] = deque(maxlen=KEPT_TRIALS)
         self._tried, self._jobs = 0, 0
         self._next_s = 0.0
@@ -123,7 +126,7 @@ class Appraiser:
             cuts: as for `tried`.
         """
         wanted = {UsedAt.FIRST_REGION if cuts and picture.can_be_cut else UsedAt.FILE}
-        if self._chain.resize_cut is not None:
+        if self._resized_at is not None:
             wanted.add(UsedAt.RESIZED)
         return [
             name
@@ -197,9 +200,9 @@ class Appraiser:
             return
         self._is_behind = False
         trials = list(self._trials)
-        ops = range(1, len(self._chain))
+        ops = range(1, self._stages)
         self._op_s = [0.0, *(float(np.median([one.op_s[op] for one in trials])) for op in ops)]
-        self._nbytes = [float(np.mean([one.nbytes[op] for one in trials])) for op in range(len(self._chain))]
+        self._nbytes = [float(np.mean([one.nbytes[op] for one in trials])) for op in range(self._stages)]
         self._plain = trials[-1].plain
         self._decode_s = _decoding(trials)
         while self._to_fit:
@@ -227,7 +230,7 @@ class Appraiser:
 
     def _cut_of(self, name: str) -> int:
         """The stage at which an encoding is used."""
-        return self._chain.resize_cut or 0 if used_at(name) is UsedAt.RESIZED else 0
+        return self._resized_at or 0 if used_at(name) is UsedAt.RESIZED else 0
 
     def _fit(self, name: str, known: _Taken) -> None:
         known.unfitted = 0
@@ -275,7 +278,7 @@ class Appraiser:
                 spent_s = cut_s + after_s - left_s + self._op_s[cut - 1]
                 left_s -= self._op_s[cut - 1]
             rest_s = max(left_s, 0.0)
-            nbytes = 3.0 * picture.px if cut == 1 and picture.px else self._nbytes[cut - 1]
+            nbytes = self._bands * picture.px if cut == 1 and picture.px else self._nbytes[cut - 1]
             if self._plain[cut - 1] in allowed:
                 found.append(Offer(cut, self._plain[cut - 1], round(nbytes), spent_s, rest_s))
             given = picture.facts.features(nbytes)

@@ -31,9 +31,11 @@ from storage_agent.jobs.upkeep import Upkeep
 from storage_agent.reading.answers import Answer
 from storage_agent.stores import Exports, open_exports
 from storage_agent.workers import message_types
-from storage_agent.workers.answering import BuiltPipelines, Done, Prepared, answer, prepare, register, try_out
+from storage_agent.workers.agent_choice import Done
+from storage_agent.workers.answering import BuiltPipelines, Prepared, answer, prepare, register, try_out
 from storage_agent.workers.memory import Memory
 from storage_agent.workers.program_answers import CheckedProgram, answer_program, check_program, limits_of
+from storage_agent.workers.program_choice import ProgramAppraisers, try_out_program
 from storage_agent.workers.trials import SampleTrial
 
 MAX_TOGETHER = 4
@@ -118,6 +120,7 @@ class Service:
         self._learnt = learnt
         self._memory = memory
         self._limits = limits
+        self._appraisers = ProgramAppraisers()
         self._upkeep = Upkeep()
         self._since_s = time.monotonic()
         """Since when it has been at what it answers next."""
@@ -151,7 +154,9 @@ class Service:
         """Do what is said about pipelines; False once memory is short."""
         for word, *said in messages:
             digest = bytes(said[0]).decode()
-            if word == message_types.LEARN:
+            if word == message_types.TRIED_PROGRAM:
+                self._appraisers.hear(digest, SampleTrial.from_bytes(said[1]))
+            elif word == message_types.LEARN:
                 self._learnt.learn(digest, bytes(said[1]))
             elif word == message_types.FORGET:
                 self._learnt.forget(digest)
@@ -171,10 +176,15 @@ class Service:
             done = self._answer(self._look_at(jobs))
             before, self._answered = self._answered, self._answered + len(done)
             for job, made in done:
-                trying = try_out(job, made, self._learnt)
+                if job.fetch.has_programs:
+                    word = message_types.TRIED_PROGRAM
+                    trying, about = try_out_program(job, made, self._appraisers)
+                else:
+                    word, about = message_types.TRIED, job.fetch.digest
+                    trying = try_out(job, made, self._learnt)
                 self._upkeep.count(made.answer.cpu_s + trying.cpu_s)
                 if trying.to_tell is not None:
-                    self._broker.put([message_types.TRIED, job.fetch.digest.encode(), trying.to_tell.to_bytes()])
+                    self._broker.put([word, about.encode(), trying.to_tell.to_bytes()])
             self._flush()
             is_time = before // _LOOK_EVERY != self._answered // _LOOK_EVERY
             if (is_time or any(made.failed for _, made in done)) and self._memory.short:
@@ -188,7 +198,7 @@ class Service:
         while jobs and len(looked) < MAX_TOGETHER and nbytes < MAX_READ_NBYTES:
             job = jobs.popleft()
             if job.fetch.has_programs:
-                looked.append(check_program(self._exports, job, self._limits))
+                looked.append(check_program(self._exports, job, self._limits, self._appraisers))
             else:
                 looked.append(prepare(self._exports, job, self._learnt))
             nbytes += looked[-1].nbytes

@@ -1,4 +1,5 @@
-"""What a worker answers to a job that is a program: checks it, reads the file, runs the steps, encodes.
+"""What a worker answers to a job that is a program: checks it, reads the file, chooses where that is left to it, runs
+the steps, encodes.
 
 Nothing is drawn here and no pipeline is known. A program comes from whoever may connect, so it is checked against
 limits before its file is read, and the file against what the program was drawn for.
@@ -6,30 +7,37 @@ limits before its file is read, and the file against what the program was drawn 
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, replace
+from functools import cache
 
 from sophon_loader.encodings.catalogue import ANY_PART
 from sophon_loader.encodings.encoding import Encoded
 from sophon_loader.encodings.estimate import UsedAt
+from sophon_loader.encodings.info import MoreThanPixels
 from sophon_loader.encodings.registry import encodings, used_at
-from sophon_loader.errors import ProgramRefused
-from sophon_loader.kinds.image.execute import check, execute, part_read
+from sophon_loader.errors import EncodingError, ProgramRefused, TooManyPixels
+from sophon_loader.kinds.image.execute import begin_program, check, image_at, part_of_begun
 from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.kinds.image.segments import SEGMENTS
+from sophon_loader.kinds.image.source import StepsOnPicture
+from sophon_loader.pipeline.software import pixels_by
 from sophon_loader.programs.program import Limits, Program
-from sophon_loader.wire.messages import ProgramItem
+from sophon_loader.wire.messages import CHEAPEST, ProgramItem
 from storage_agent.host.agent_settings import AgentSettings
 from storage_agent.jobs.jobs import Job
 from storage_agent.reading.answers import Answer, FileRead, file_answer, read_file, refuse, sample_answer
 from storage_agent.stores import Exports
-from storage_agent.workers.answering import Done, cuts_the_file, encoded_at, note_of
+from storage_agent.workers.agent_choice import Chosen, Done, cuts_the_file, told_of
+from storage_agent.workers.answering import encoded_at, note_of
+from storage_agent.workers.program_choice import LAST_MADE, ProgramAppraisers, choose_for_program, look_at_program
+from storage_agent.workers.trials import KnownPicture
 
 MAX_WORK = 2e10
 """Multiplications of one program. A photo of 64 million pixels that is resized to half of its side takes 1.2e9."""
-_LAST = len(SEGMENTS) - 2
-"""The number of the last segment that an agent makes: the table is the loader's."""
+
+
+_pixels_by = cache(pixels_by)  # nothing in a worker changes it once the modules of --ops are imported
 
 
 @dataclass(frozen=True)
@@ -40,12 +48,20 @@ class CheckedProgram:
         job: with a `ProgramItem`.
         program: unpacked.
         read: the file, or why there is no answer but this.
+        choice: the cut, a segment, and the encoding.
+        picture: what has been told of the file, if the choice is left to this worker.
+        error: what went wrong with looking or choosing; the file goes out then.
+        looked_s: how long that took.
         ready_s: when all this was done, by this host's monotonic clock.
     """
 
     job: Job
     program: Program | None
     read: FileRead | Answer
+    choice: Chosen
+    picture: KnownPicture | None = None
+    error: Exception | None = None
+    looked_s: float = 0.0
     ready_s: float = 0.0
 
     @property
@@ -53,8 +69,10 @@ class CheckedProgram:
         """Of the file that is kept until the job is answered."""
         return len(self.read.data) if isinstance(self.read, FileRead) else 0
 
-    expected_s: float = math.inf
-    """CPU seconds that it will probably take; nobody knows."""
+    @property
+    def expected_s(self) -> float:
+        """CPU seconds that it will probably take."""
+        return self.choice.expected_s
 
 
 def limits_of(settings: AgentSettings) -> Limits:
@@ -66,30 +84,46 @@ def limits_of(settings: AgentSettings) -> Limits:
     return Limits(px=settings.max_px, work=MAX_WORK, nbytes=settings.worker_nbytes / 2)
 
 
-def check_program(exports: Exports, job: Job, limits: Limits) -> CheckedProgram:
-    """Check the program of a job, then read its file.
+def check_program(exports: Exports, job: Job, limits: Limits, appraisers: ProgramAppraisers) -> CheckedProgram:
+    """Check the program of a job, then read its file, and choose if that is left to this worker.
 
     Args:
         exports: the agent's.
         job: with a `ProgramItem`.
         limits: of one program.
+        appraisers: of this worker.
     """
     item = job.item
     assert isinstance(item, ProgramItem), "jobs of a FetchPrograms have these"
+    choice, picture, error, since_s = Chosen(item.cut, item.encoding), None, None, 0.0
     try:
         program = Program.unpack(item.program)
         check(program, limits)
-        if item.cut > _LAST:
-            raise ProgramRefused(f"the segment of a program must be a number from 0 to {_LAST}, got {item.cut}")
+        if item.cut > LAST_MADE:
+            raise ProgramRefused(f"the segment of a program must be a number from 0 to {LAST_MADE}, got {item.cut}")
+        if item.cut and job.fetch.pixels_by != _pixels_by():
+            if item.encoding != CHEAPEST:
+                raise ProgramRefused(
+                    f"pixels must be made by {job.fetch.pixels_by}, as at the loader, got {_pixels_by()}; ask for a "
+                    "part of the file"
+                )
+            job = replace(job, item=item._replace(cut=0))
         read = read_file(exports, job)
         if isinstance(read, FileRead) and len(read.data) != item.nbytes:
             raise ProgramRefused(
                 f"the file of a program must have the {item.nbytes} bytes that it was drawn for, got {len(read.data)}; "
                 "draw it anew"
             )
-    except ProgramRefused as error:
-        return CheckedProgram(job, None, refuse(error, [item.id]))
-    return CheckedProgram(job, program, read, time.monotonic())
+        since_s = time.monotonic()
+        if isinstance(read, FileRead) and item.encoding == CHEAPEST:
+            picture = look_at_program(read.data, program)
+            choice = choose_for_program(job, appraisers, picture)
+    except ProgramRefused as refused:
+        return CheckedProgram(job, None, refuse(refused, [item.id]), choice)
+    except Exception as failed:  # a damaged file, or an encoding of somebody else's
+        error = failed
+    now_s = time.monotonic()
+    return CheckedProgram(job, program, read, choice, picture, error, now_s - since_s, now_s)
 
 
 def answer_program(checked: CheckedProgram) -> Done:
@@ -98,43 +132,54 @@ def answer_program(checked: CheckedProgram) -> Done:
     Args:
         checked: the job.
     """
-    job, program, read = checked.job, checked.program, checked.read
+    job, program, read, picture = checked.job, checked.program, checked.read, checked.picture
     if program is None or isinstance(read, Answer):
         assert isinstance(read, Answer)
         return Done(read)
+    cut, encoding, offers, _ = checked.choice
     since_s = time.monotonic()
     read = replace(read, queued_s=read.queued_s + since_s - checked.ready_s)
     op_s = [read.cpu_s]
     try:
-        encoded = (_values if job.item.cut else _bytes_of_file)(job, program, read.data, op_s)
-        work_s = time.monotonic() - since_s
-        made = sample_answer(job, read, encoded, cut=job.item.cut, op_s=op_s, note="", work_s=work_s)
+        if checked.error is not None:
+            raise checked.error
+        begun = None if picture is None else picture.begun
+        encoded = _encoded(job, program, begun, read.data, cut, encoding, op_s)
+        work_s, told = checked.looked_s + time.monotonic() - since_s, told_of(job, offers)
+        made = sample_answer(job, read, encoded, cut=cut, op_s=op_s, note="", work_s=work_s, offers=told)
         _ = made.header  # too long when an encoding writes a great deal of meta
     except ProgramRefused as error:
         return Done(refuse(error, [job.item.id]))
     except Exception as error:  # a damaged file, or one that Pillow here reads otherwise
-        return Done(file_answer(job, read, note_of(error, job.item.key)), failed=True)
-    return Done(made)
+        # What goes unasked needs no excuse, as for pipelines.
+        chosen = picture is not None and isinstance(error, (EncodingError, TooManyPixels))
+        chosen = chosen and not isinstance(error, MoreThanPixels)
+        return Done(file_answer(job, read, "" if chosen else note_of(error, job.item.key)), failed=True)
+    return Done(made) if picture is None else Done(made, read.data, picture)
 
 
-def _values(job: Job, program: Program, data: bytes, op_s: list[float]) -> Encoded:
-    """What the steps up to the wanted segment make of the picture; appends CPU seconds of these and of encoding."""
+def _encoded(
+    job: Job,
+    program: Program,
+    begun: StepsOnPicture | None,
+    data: bytes,
+    cut: int,
+    encoding: str,
+    op_s: list[float],
+) -> Encoded:
+    """What the steps up to a segment make of the picture, or the file in other words; appends CPU seconds of these and
+    of encoding, but for the file as it is."""
     since_s = time.thread_time()
-    value = execute(program, data, stop=SEGMENTS[job.item.cut])
-    now_s = time.thread_time()
-    op_s.append(now_s - since_s)
-    return encoded_at(job, value, job.item.encoding, job.item.cut, op_s, now_s)
-
-
-def _bytes_of_file(job: Job, program: Program, data: bytes, op_s: list[float]) -> Encoded:
-    """The part of the file that the steps read, or the whole in other words; the file as it is where neither is to be
-    had. Appends CPU seconds, but for the file as it is."""
-    encoding, since_s = job.item.encoding, time.thread_time()
+    if cut > 0:
+        value = image_at(begun or begin_program(program, data), SEGMENTS[cut])
+        now_s = time.thread_time()
+        op_s.append(now_s - since_s)
+        return encoded_at(job, value, encoding, cut, op_s, now_s)
     if cuts_the_file(encoding):
         if ANY_PART in job.fetch.allowed:
-            part = part_read(program, data, keep_metadata=job.fetch.keep_info)
+            part = part_of_begun(begun or begin_program(program, data), keep_metadata=job.fetch.keep_info)
             if isinstance(part, PartOfFile):
                 return encoded_at(job, part, encoding, 0, op_s, since_s)
-    elif used_at(encoding) is UsedAt.FILE and encodings()[encoding].accepts(data):
+    elif encoding != "file" and used_at(encoding) is UsedAt.FILE and encodings()[encoding].accepts(data):
         return encoded_at(job, data, encoding, 0, op_s, since_s)
     return Encoded("file", {}, data)

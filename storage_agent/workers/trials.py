@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import io
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -19,8 +19,9 @@ from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.encodings.estimate import Features, UsedAt
 from sophon_loader.encodings.registry import encodings, fitted, used_at
 from sophon_loader.kinds.image.part import PartOfFile
+from sophon_loader.kinds.image.source import StepsOnPicture
 from sophon_loader.pipeline.chain import Chain
-from sophon_loader.pipeline.described import Begun, begin_on_file
+from sophon_loader.pipeline.described import begin_on_file
 from sophon_loader.pipeline.randomness import Draw
 
 
@@ -48,13 +49,13 @@ class KnownPicture:
     Args:
         nbytes: of the file.
         px: of the picture, 0 where its header could not be read.
-        begun: its pipeline, as far as that comes without pixels; None for a file that has no program.
+        begun: its steps, as far as they come without pixels; None for a file that has no program.
         taken_by: encodings that take the whole file.
     """
 
     nbytes: int
     px: int
-    begun: Begun | None
+    begun: StepsOnPicture | None
     taken_by: tuple[str, ...] = ()
 
     @property
@@ -81,8 +82,17 @@ def look_at(data: bytes, chain: Chain, draw: Draw) -> KnownPicture:
         chain: its pipeline.
         draw: decides what the pipeline reads.
     """
+    return looked_at(data, begin_on_file(chain, data, draw))
+
+
+def looked_at(data: bytes, begun: StepsOnPicture | None) -> KnownPicture:
+    """What can be told of a file whose steps are known, if it has any.
+
+    Args:
+        data: the file.
+        begun: its steps.
+    """
     taken_by = tuple(name for name in _of_files() if encodings()[name].accepts(data))
-    begun = begin_on_file(chain, data, draw)
     width, height = begun.source.shape[:2] if begun is not None else _size_of(data)
     return KnownPicture(len(data), width * height, begun, taken_by)
 
@@ -140,16 +150,35 @@ class SampleTrial:
         return SampleTrial(FileFacts(*file), *others)
 
 
-def tried(
-    data: bytes, picture: KnownPicture, chain: Chain, draw: Draw, names: Collection[str], *, cuts: bool
-) -> SampleTrial:
+class Stages(NamedTuple):
+    """How a trial takes a file through all stages.
+
+    Args:
+        run: takes the file, and a function that it calls with (stage, value) at each stage from 1 on.
+        resized_at: the stage at which encodings of resized values are used; None for none.
+    """
+
+    run: Callable[[bytes, Callable[[int, Any], None]], object]
+    resized_at: int | None
+
+
+def stages_of(chain: Chain, draw: Draw) -> Stages:
+    """Those of a pipeline, for one sample.
+
+    Args:
+        chain: the pipeline.
+        draw: of the sample.
+    """
+    return Stages(lambda data, after: chain.run(data, 0, len(chain), draw, after=after), chain.resize_cut)
+
+
+def tried(data: bytes, picture: KnownPicture, stages: Stages, names: Collection[str], *, cuts: bool) -> SampleTrial:
     """Run all ops on a sample and encode it, for the measurements alone.
 
     Args:
         data: the file.
         picture: what has been told of it.
-        chain: the pipeline.
-        draw: of the sample.
+        stages: how to run it.
         names: encodings to try, of those whose size must be found by trying.
         cuts: whether the loader takes a part of a file; then whole ones are encoded only where they cannot be cut.
 
@@ -174,7 +203,7 @@ def tried(
         name = next((name for name in PLAIN if encodings()[name].accepts(value)), "")
         nbytes.append(_nbytes_of(value) if name else 0)
         plain.append(name)
-        if stage == chain.resize_cut:
+        if stage == stages.resized_at:
             for other in names:
                 if used_at(other) is UsedAt.RESIZED:
                     note(other, value, nbytes[-1], time.thread_time())
@@ -188,7 +217,7 @@ def tried(
         elif used_at(name) is UsedAt.FILE and not isinstance(part, PartOfFile):  # of a part, there is less to encode
             note(name, data, len(data), time.thread_time())
     last_s = time.thread_time()
-    chain.run(data, 0, len(chain), draw, after=after)
+    stages.run(data, after)
     return SampleTrial(picture.facts, tuple(op_s), tuple(nbytes), tuple(plain), encoded)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,12 @@ import pytest
 from sophon_loader import __version__
 from sophon_loader.encodings.catalogue import ANY_PART, encoding_names
 from sophon_loader.encodings.registry import decode
-from sophon_loader.kinds.image.execute import execute
+from sophon_loader.kinds.image.execute import execute, image_at
+from sophon_loader.kinds.image.part import PartOfFile
+from sophon_loader.kinds.image.primitives import Shape
 from sophon_loader.kinds.image.segments import SEGMENTS
-from sophon_loader.kinds.image.source import source_of
+from sophon_loader.kinds.image.source import PictureFile, StepsOnPicture, source_of
+from sophon_loader.pipeline.software import pixels_by
 from sophon_loader.programs.program import Program, Step
 from sophon_loader.wire.messages import Failed, FetchPrograms, Hello, ProgramItem, Sample, Welcome
 from sophon_loader.wire.version import VERSIONS
@@ -36,7 +41,8 @@ def client(served: Agent) -> Client:
 
 
 def _asked(items: Sequence[ProgramItem]) -> FetchPrograms:
-    return FetchPrograms("d", keep_info=False, dry=False, allowed=[*encoding_names(), ANY_PART], items=list(items))
+    allowed = [*encoding_names(), ANY_PART]
+    return FetchPrograms("d", keep_info=False, dry=False, allowed=allowed, items=list(items), pixels_by=pixels_by())
 
 
 def _drawn(data: bytes, rng: random.Random) -> Program | None:
@@ -104,6 +110,33 @@ def test_both_ends_agree_on_the_newest_version(client: Client) -> None:
     assert isinstance(welcome, Welcome) and welcome.version == VERSIONS[-1]
 
 
-def test_the_choice_cannot_be_left_to_the_agent(client: Client) -> None:
+def test_the_agent_chooses_at_prices(client: Client, image_tree: Path) -> None:
+    rng = random.Random(1)
+    files = {str(path.relative_to(image_tree)): path.read_bytes() for path in sorted(image_tree.rglob("*.jpg"))}
+    found: dict[str, Counter[str]] = {"crop": Counter(), "part": Counter(), "file": Counter()}
+    prices = {"crop": [0.0, 0.0, 1.0, 0.0], "part": [1.0, 1e3, 0.0, 0.0], "file": [0.0, 1.0, 0.0, 0.0]}
+    allowed = {"crop": ["file", "pixels"], "part": ["file", "roi-jpeg", ANY_PART], "file": [*encoding_names()]}
+    for cheapest in (*["crop"] * 6, "part", "part", "file"):  # what nobody has tried yet is not chosen
+        keys = [key for key in sorted(files) for _ in range(64 // len(files) + 1)][:64]
+        drawn = [(key, program) for key in keys if (program := _drawn(files[key], rng)) is not None]
+        items = [
+            ProgramItem(id, 3, "*", key, len(files[key]), program.pack()) for id, (key, program) in enumerate(drawn)
+        ]
+        client.send(replace(_asked(items), prices=prices[cheapest], allowed=allowed[cheapest]))
+        for _ in items:
+            sample, payload = client.receive()
+            assert isinstance(sample, Sample) and sample.note == "" and sample.encoding in allowed[cheapest]
+            key, program = drawn[sample.id]
+            wanted, value = execute(program, files[key]), decode(sample.encoding, sample.meta, payload)
+            if isinstance(value, PartOfFile):
+                begun = StepsOnPicture(PictureFile(value.data, Shape(*program.made_for), part=value), program.steps)
+                assert image_at(begun, "8-bit").tobytes() == wanted.tobytes()
+            else:
+                assert execute(program, value, start=SEGMENTS[sample.cut]).tobytes() == wanted.tobytes()
+            found[cheapest][f"{sample.cut} {sample.encoding}"] += 1
+    assert found["crop"]["3 pixels"] > 32 and found["part"]["0 roi-jpeg"] > 32 and found["file"]["0 file"] == 64, found
+
+
+def test_a_choice_without_prices_is_refused(client: Client) -> None:
     failed = client.failed(_asked([ProgramItem(1, 2, "*", "x", 1, b"")]))
     assert (failed.failure, failed.ids) == ("malformed", [1])

@@ -13,7 +13,7 @@ from sophon_loader.kinds.image.part import NotCut, PartOfFile
 from sophon_loader.kinds.image.primitives import Shape, output, run
 from sophon_loader.kinds.image.segments import SEGMENTS, steps_until
 from sophon_loader.kinds.image.selftest import trusted
-from sophon_loader.kinds.image.source import PictureFile, source_of
+from sophon_loader.kinds.image.source import StepsOnPicture, source_of
 from sophon_loader.programs.program import Limits, Program
 
 _WITHOUT_TABLE = SEGMENTS[:-1]
@@ -48,22 +48,17 @@ def execute(
     if start not in _WITHOUT_TABLE or stop not in _WITHOUT_TABLE[_WITHOUT_TABLE.index(start) :]:
         raise ValueError(f"start and stop must be two of {_WITHOUT_TABLE}, in order, got {start!r} and {stop!r}")
     check(program, Limits() if limits is None else limits)
-    if not trusted():
-        raise ProgramRefused(f"Pillow must do what programs say, got {PIL.__version__}, which does not")
-    ended = program.steps[: steps_until(stop, program.steps)]
+    _see_trusted()
     if start == "file":
-        source = _source(program, value)
-        if stop == "file":
-            return value
-        image = source.held(ended).run(ended)
-        image.info = source.info()  # a part of the file may have less
-        return image
-    begun = steps_until(start, program.steps)
+        begun = begin_program(program, value)
+        return value if stop == "file" else image_at(begun, stop)
+    ended = program.steps[: steps_until(stop, program.steps)]
+    done = steps_until(start, program.steps)
     shape = Shape(*program.made_for)
-    for step in program.steps[:begun]:
+    for step in program.steps[:done]:
         shape = output(step, shape) or shape  # which has been checked
     _see_same(shape, Shape(value.width, value.height, value.mode))
-    return run(value, ended[begun:])
+    return run(value, ended[done:])
 
 
 def check(program: Program, limits: Limits) -> None:
@@ -81,25 +76,17 @@ def check(program: Program, limits: Limits) -> None:
     ImageKind().check(program.made_for, program.steps, limits)
 
 
-def part_read(program: Program, data: bytes, *, keep_metadata: bool = False) -> PartOfFile | NotCut:
-    """The part of a picture's file that the steps of a program read. No pixel is decoded, so any Pillow gives the same.
+def begin_program(program: Program, data: bytes) -> StepsOnPicture:
+    """The steps of a program on the picture of a file, of which only the header has been read.
 
     Args:
         program: that `check` takes.
         data: the file.
-        keep_metadata: whether the part is to hold what Pillow makes an image's `info` of.
 
     Raises:
         ProgramRefused: the program was made for another picture than this one.
+        Exception: whatever Pillow raises for a file that it knows and cannot open.
     """
-    source = _source(program, data)
-    part = source.part_of(source.region(program.steps), keep_metadata=keep_metadata)
-    if isinstance(part, PartOfFile):
-        source.let_pillow_warn()  # whoever gets the part does not see the whole header
-    return part
-
-
-def _source(program: Program, data: bytes) -> PictureFile:
     try:
         source = source_of(data)
     except Image.UnidentifiedImageError as error:
@@ -107,7 +94,43 @@ def _source(program: Program, data: bytes) -> PictureFile:
     if source is None:
         raise ProgramRefused("a program must be run on the picture it was made for, got a file that has no programs")
     _see_same(Shape(*program.made_for), source.shape)
-    return source
+    return StepsOnPicture(source, program.steps)
+
+
+def image_at(begun: StepsOnPicture, segment: str) -> Image.Image:
+    """What the steps up to a segment make of a picture.
+
+    Args:
+        begun: from `begin_program`.
+        segment: from `decoded` to `8-bit`.
+
+    Raises:
+        ProgramRefused: Pillow here does not do what programs say.
+        Exception: whatever Pillow raises for a damaged file.
+    """
+    _see_trusted()
+    ended = begun.steps[: steps_until(segment, begun.steps)]
+    image = begun.source.held(ended).run(ended)
+    image.info = begun.source.info()  # a part of the file may have less
+    return image
+
+
+def part_of_begun(begun: StepsOnPicture, *, keep_metadata: bool = False) -> PartOfFile | NotCut:
+    """The part of a picture's file that the steps of a program read. No pixel is decoded, so any Pillow gives the same.
+
+    Args:
+        begun: from `begin_program`.
+        keep_metadata: whether the part is to hold what Pillow makes an image's `info` of.
+    """
+    part = begun.part(keep_metadata=keep_metadata)
+    if isinstance(part, PartOfFile):
+        begun.source.let_pillow_warn()  # whoever gets the part does not see the whole header
+    return part
+
+
+def _see_trusted() -> None:
+    if not trusted():
+        raise ProgramRefused(f"Pillow must do what programs say, got {PIL.__version__}, which does not")
 
 
 def _see_same(wanted: Shape, found: Shape) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image, ImageFile
 from sophon_loader import native
 from sophon_loader.errors import must_leave, without_frames
 from sophon_loader.kinds.image.fused_picture import DecodeTally
-from sophon_loader.kinds.image.header import header_of
+from sophon_loader.kinds.image.header import Header, header_of
 from sophon_loader.kinds.image.kind import ImageKind
 from sophon_loader.kinds.image.opening import open_image
 from sophon_loader.kinds.image.part import WORTH_SHARE, NotCut, PartOfFile, Region, part_of
@@ -234,6 +235,41 @@ class PictureFile:
             return DecodedPixels(_plain(opened), part.window.kept, self.shape)
 
 
+@dataclass(frozen=True)
+class StepsOnPicture:
+    """Steps of a program and the picture's file that they are for.
+
+    Args:
+        source: the picture's file.
+        steps: that suit the picture.
+    """
+
+    source: PictureFile
+    steps: tuple[Step, ...]
+
+    @property
+    def region(self) -> Region:
+        """The rectangle of the picture that is read; all of it where that is not known."""
+        return self.source.region(self.steps)
+
+    @property
+    def share(self) -> float:
+        """Share of the picture's area that is read."""
+        return self.region.share_of(*self.source.shape[:2])
+
+    def program(self, file: str) -> Program:
+        """As a program of the file with this key."""
+        return self.source.program(self.steps, file)
+
+    def part(self, *, keep_metadata: bool = False) -> PartOfFile | NotCut:
+        """The part of the file that holds the region.
+
+        Args:
+            keep_metadata: whether it is to hold what Pillow makes an image's `info` of.
+        """
+        return self.source.part_of(self.region, keep_metadata=keep_metadata)
+
+
 class DecodedPixels:
     """What is there of a decoded picture.
 
@@ -329,14 +365,21 @@ def source_of(data: bytes) -> PictureFile | None:
     known, opened, can_be_decoded = header_of(data), None, False
     if known is not None:
         can_be_decoded = known.format == "JPEG" and known.progressive
-        shape = Shape(known.width, known.height, known.mode)
-        transparent = known.has_transparency and known.mode not in ("LA", "RGBA")
+        found = shape_of(known)
     else:
         opened = open_image(data)
-        shape, transparent = Shape(*opened.size, opened.mode), "transparency" in opened.info
-    if shape.mode not in BANDS or transparent or not _unsuspected(shape):
-        return None
-    return PictureFile(data, shape, opened, can_be_decoded=can_be_decoded)
+        found = _of_programs(Shape(*opened.size, opened.mode), "transparency" in opened.info)
+    return None if found is None else PictureFile(data, found, opened, can_be_decoded=can_be_decoded)
+
+
+def shape_of(header: Header) -> Shape | None:
+    """The decoded picture of a file with this header; None for one that programs do not know."""
+    transparent = header.has_transparency and header.mode not in ("LA", "RGBA")
+    return _of_programs(Shape(header.width, header.height, header.mode), transparent)
+
+
+def _of_programs(shape: Shape, transparent: bool) -> Shape | None:
+    return None if shape.mode not in BANDS or transparent or not _unsuspected(shape) else shape
 
 
 def _may_warn(data: bytes) -> bool:

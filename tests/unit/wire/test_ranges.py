@@ -18,10 +18,12 @@ from sophon_loader.wire.messages import (
     AskHeaders,
     Failed,
     Fetch,
+    FetchPrograms,
     Headers,
     Item,
     Message,
     Offer,
+    ProgramItem,
     Registered,
     Sample,
     Sizes,
@@ -42,6 +44,10 @@ LIMITS: dict[Place, tuple[type, float, float]] = {
     (Fetch, "items[0].occurrence"): (int, 0, MOST),
     (Fetch, "items[0].cut"): (int, 0, 64),
     (Fetch, "prices[0]"): (float, 0, 1e9),
+    (FetchPrograms, "items[0].id"): (int, 0, MOST),
+    (FetchPrograms, "items[0].cut"): (int, 0, 64),
+    (FetchPrograms, "items[0].nbytes"): (int, 0, 1 << 30),
+    (FetchPrograms, "prices[0]"): (float, 0, 1e9),
     (Sample, "id"): (int, 0, MOST),
     (Sample, "cut"): (int, 0, 64),
     (Sample, "file_nbytes"): (int, 0, 1 << 30),
@@ -62,7 +68,11 @@ LIMITS: dict[Place, tuple[type, float, float]] = {
     (Headers, "id"): (int, 0, MOST),
     (Headers, "nbytes[0]"): (int, -2, (1 << 63) - 1),
 }
-ROWS_OF: dict[type[Message], type[Item | Offer]] = {Fetch: Item, Sample: Offer}
+ROWS_OF: dict[type[Message], type[Item | Offer | ProgramItem]] = {
+    Fetch: Item,
+    FetchPrograms: ProgramItem,
+    Sample: Offer,
+}
 ANY_SIZE = {(Fetch, "seed"), (Fetch, "epoch")}
 """What only selects random numbers: any that msgpack can write."""
 OFFERS = {"Hello.versions[0]"}
@@ -165,7 +175,7 @@ def _numbers(hint: Any, name: str) -> set[str]:
         return _numbers(arguments[0], name)
     if origin is list:
         return _numbers(arguments[0], f"{name}[0]")
-    if hint in (Item, Offer):
+    if hint in (Item, Offer, ProgramItem):
         hints = get_type_hints(hint, include_extras=True)
         return set().union(*(_numbers(inner, f"{name}.{part}") for part, inner in hints.items()))
     return {name} if hint in (int, float) else set()

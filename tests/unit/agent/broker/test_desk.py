@@ -28,11 +28,13 @@ from sophon_loader.wire.messages import (
     AskStatus,
     Failed,
     Fetch,
+    FetchPrograms,
     Hello,
     Item,
     Message,
     Ping,
     Pong,
+    ProgramItem,
     Refused,
     Register,
 )
@@ -428,6 +430,20 @@ def test_a_choice_that_is_left_open_needs_three_prices(counter: Counter, prices:
 
 def test_a_choice_that_is_left_open_needs_a_pipeline(counter: Counter) -> None:
     assert counter.refused(_fetch((0, CHEAPEST), prices=[1.0] * 4)).failure == "unknown-pipeline"
+
+
+@pytest.mark.parametrize(("prices", "meant"), [([], 0), ([1.0] * 3, 0), ([1.0] * 4, 1), ([1.0, 1.0, 1.0, 8.0], 2)])
+def test_a_program_s_choice_that_is_left_open_needs_prices_of_this_time(
+    counter: Counter, prices: list[float], meant: int
+) -> None:
+    """And no pipeline. Too few are refused; those of an agent with many more cores get the file."""
+    items = [ProgramItem(0, 3, CHEAPEST, "0.jpg", 9, b"")]
+    asked = FetchPrograms("d", keep_info=False, dry=False, allowed=["pixels"], items=items, prices=prices)
+    (done,) = counter.says(asked)
+    if isinstance(done, Refuse):
+        assert meant == 0 and isinstance(done.message, Failed) and done.message.failure == "malformed"
+    else:
+        assert isinstance(done, Queue if meant == 1 else Read) and done.jobs[0].fetch.prices == prices
 
 
 @pytest.mark.parametrize(("meant", "there", "outdated"), [

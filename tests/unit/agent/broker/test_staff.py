@@ -271,6 +271,14 @@ def test_what_a_worker_has_tried_is_told_to_those_that_know_the_pipeline() -> No
     assert office.pipelines.trials("p") == (b"trial", b"the next") and office.pipelines.trials("forgotten") == ()
 
 
+def test_what_a_worker_has_tried_of_a_program_is_told_to_all_others_that_are_ready() -> None:
+    office = Office(workers=3)
+    office.staff.left(3)
+    office.carry_out(office.staff.tried(1, "RGB shrinks 0", b"trial", of_program=True))
+    assert office.sent[2] == [(message_types.TRIED_PROGRAM, "RGB shrinks 0")]
+    assert office.sent[1] == office.sent[3] == [] and office.pipelines.trials("RGB shrinks 0") == ()
+
+
 def test_the_newest_trials_of_a_pipeline_are_kept() -> None:
     office = Office(workers=1)
     for number in range(2 * SHARED_TRIALS):

@@ -19,7 +19,7 @@ from PIL import Image
 from sophon_loader.encodings.estimate import MIN_PROBES
 from sophon_loader.kinds.image.header import header_of, pack
 from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.programs.program import Limits
+from sophon_loader.programs.program import Limits, Program
 from sophon_loader.wire.frames import content_hash, unpack
 from sophon_loader.wire.messages import (
     CHEAPEST,
@@ -31,6 +31,7 @@ from sophon_loader.wire.messages import (
     Headers,
     Item,
     Listing,
+    ProgramItem,
     Registered,
     Sample,
     Sizes,
@@ -39,11 +40,14 @@ from storage_agent.host.channel import Channel
 from storage_agent.jobs.jobs import Job
 from storage_agent.reading.answers import Answer, answer_question
 from storage_agent.stores import Exports
-from storage_agent.workers import answering, body, message_types
-from storage_agent.workers.answering import BuiltPipelines, Prepared, Tried, prepare
+from storage_agent.workers import agent_choice, answering, body, message_types
+from storage_agent.workers.agent_choice import Tried
+from storage_agent.workers.answering import BuiltPipelines, Prepared, prepare
+from storage_agent.workers.appraiser import Appraiser
 from storage_agent.workers.body import Service
 from storage_agent.workers.memory import Memory
-from storage_agent.workers.trials import SampleTrial, look_at, tried
+from storage_agent.workers.program_choice import look_at_program, segments_of, signature_of
+from storage_agent.workers.trials import SampleTrial, look_at, stages_of, tried
 from tests.unit.agent.samples import (
     CHAIN,
     ODD,
@@ -118,7 +122,7 @@ def test_a_worker_learns_a_pipeline_once_and_runs_jobs_by_its_digest(exports: Ex
 
 def _trial(exports: Exports) -> SampleTrial:
     data, draw = file_of(exports), Draw(11, 2, 3)
-    return tried(data, look_at(data, CHAIN, draw), CHAIN, draw, ["webp"], cuts=False)
+    return tried(data, look_at(data, CHAIN, draw), stages_of(CHAIN, draw), ["webp"], cuts=False)
 
 
 def test_what_other_workers_have_tried_a_worker_need_not(exports: Exports) -> None:
@@ -144,6 +148,31 @@ def test_what_a_worker_has_tried_it_tells(exports: Exports, monkeypatch: pytest.
     assert sorted(word for word, *_ in said) == [*[message_types.ANSWER] * len(found), message_types.TRIED]
     ((_, name, trial),) = (message for message in said if message[0] == message_types.TRIED)
     assert name == digest.encode() and SampleTrial.from_bytes(trial) == found[1]
+
+
+def test_trials_of_programs_are_told_and_heard_by_their_signature(
+    exports: Exports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No pipeline is sent for them, neither to who tells nor to who hears."""
+    steps = (("crop", 4, 3, 30, 28), ("transpose", 0))
+    program = Program("image", "", (60, 40, "RGB"), steps)
+    data = file_of(exports)
+    picture = look_at_program(data, program)
+    assert picture.begun is not None
+    trial = tried(data, picture, segments_of(program), ["webp"], cuts=False)
+    item = ProgramItem(0, 3, CHEAPEST, "a/x.jpg", len(data), program.pack())
+    job = Job(replace(job_at(3, prices=[1.0, 1.0, 1.0, 0.0]).fetch, has_programs=True), item)
+    asked = [message_types.JOB, *job.frames()]
+    about = signature_of(picture.begun).encode()
+    told = [message_types.TRIED_PROGRAM, about, trial.to_bytes()]
+    for heard, knows in ((MIN_PROBES - 1, False), (MIN_PROBES, True)):
+        ((_, _, header, *_),) = _said_by_a_worker(exports, *[told] * heard, asked)
+        sample = unpack(header)
+        assert isinstance(sample, Sample) and bool(sample.offers) == knows
+    monkeypatch.setattr(agent_choice, "tried", lambda *_, **__: trial)
+    monkeypatch.setattr(Appraiser, "due", lambda *_: True)
+    said = _said_by_a_worker(exports, asked, asked)
+    assert next(one for one in said if one[0] == message_types.TRIED_PROGRAM)[1] == about, "but for a worker's first"
 
 
 class _Calls:

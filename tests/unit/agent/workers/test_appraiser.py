@@ -37,7 +37,7 @@ from storage_agent.workers.appraiser import (
     cheapest,
     unproven,
 )
-from storage_agent.workers.trials import KnownPicture, SampleTrial, look_at, tried
+from storage_agent.workers.trials import KnownPicture, SampleTrial, look_at, stages_of, tried
 from tests.support.drawn import examples
 from tests.support.pictures import picture
 
@@ -117,7 +117,7 @@ def trial_of(
     data: bytes = PHOTO, names: Sequence[str] = FITTED, chain: Chain = CHAIN, cuts: bool = True
 ) -> SampleTrial:
     with chain.isolated():
-        return tried(data, look_at(data, chain, DRAW), chain, DRAW, names, cuts=cuts)
+        return tried(data, look_at(data, chain, DRAW), stages_of(chain, DRAW), names, cuts=cuts)
 
 
 def test_a_trial_takes_a_sample_through_the_whole_pipeline() -> None:
@@ -180,7 +180,7 @@ def due_at(appraiser: Appraiser, jobs: int, fails: bool = False) -> list[int]:
 @pytest.mark.parametrize("fails", [False, True])
 def test_one_sample_in_four_is_tried_at_first_and_one_in_512_later(fails: bool) -> None:
     """Also where no trial comes to its end, so that a broken op does not double the work for ever."""
-    found = due_at(Appraiser(CHAIN, 4), 5000, fails)
+    found = due_at(Appraiser(4, 4, 2), 5000, fails)
     assert found[0] == FIRST_JOBS_BETWEEN - 1, "the first answers are waited for"
     gaps = [after - before for before, after in pairwise(found)]
     assert gaps[:MIN_PROBES] == [FIRST_JOBS_BETWEEN] * MIN_PROBES
@@ -190,7 +190,7 @@ def test_one_sample_in_four_is_tried_at_first_and_one_in_512_later(fails: bool) 
 
 def test_trials_that_failed_make_no_later_ones_rarer_while_nothing_is_known() -> None:
     """A folder may begin with pictures that are too large for the agent."""
-    appraiser = Appraiser(CHAIN, 4)
+    appraiser = Appraiser(4, 4, 2)
     due_at(appraiser, 5000, fails=True)
     found = due_at(appraiser, 5000)
     gaps = [after - before for before, after in pairwise(found)]
@@ -200,7 +200,7 @@ def test_trials_that_failed_make_no_later_ones_rarer_while_nothing_is_known() ->
 
 def test_after_a_trial_jobs_have_as_long_as_it_took() -> None:
     """A batch that is waited for comes out between the first trials."""
-    appraiser = Appraiser(CHAIN, 4)
+    appraiser = Appraiser(4, 4, 2)
     assert [appraiser.due(0.0) for _ in range(FIRST_JOBS_BETWEEN)].index(True) == FIRST_JOBS_BETWEEN - 1
     appraiser.took(10.0, 10.5)
     assert not any(appraiser.due(10.5 + 0.01 * number) for number in range(49))
@@ -208,7 +208,7 @@ def test_after_a_trial_jobs_have_as_long_as_it_took() -> None:
 
 
 def test_all_encodings_are_tried_at_first_and_one_at_a_time_later() -> None:
-    appraiser = Appraiser(CHAIN, 4)
+    appraiser = Appraiser(4, 4, 2)
     seen = []
     for number in range(MIN_PROBES + 2 * len(FITTED)):
         seen.append(appraiser.names(NAMES))
@@ -220,7 +220,7 @@ def test_all_encodings_are_tried_at_first_and_one_at_a_time_later() -> None:
 
 def test_what_the_first_trials_have_not_shown_is_tried_on() -> None:
     """One of the first eight files was not cut, so seven rows tell of cutting: for seconds nothing was cut."""
-    appraiser = Appraiser(CHAIN, 4)
+    appraiser = Appraiser(4, 4, 2)
     for number in range(MIN_PROBES):
         appraiser.learn(hand_made(number, ["webp"] if number == 3 else ["roi-jpeg", "webp"]))
     assert (0, "roi-jpeg") not in by_choice(offers_of(appraiser))
@@ -233,7 +233,7 @@ def test_what_the_first_trials_have_not_shown_is_tried_on() -> None:
 @needs_crop
 def test_a_sample_that_can_tell_what_is_lacking_is_tried_at_once() -> None:
     """One file of fifty can be cut: what cutting takes would be known after thousands of jobs."""
-    appraiser, jobs = Appraiser(CHAIN, 4), 0
+    appraiser, jobs = Appraiser(4, 4, 2), 0
     names, whole, rare = ["roi-jpeg", "webp"], sample(can_be_cut=False), sample()
     while (0, "roi-jpeg") not in by_choice(offers_of(appraiser)):
         jobs += 1
@@ -254,12 +254,12 @@ def test_a_sample_that_can_tell_what_is_lacking_is_tried_at_once() -> None:
     ],
 )
 def test_what_a_sample_can_tell(changed: dict[str, Any], cuts: bool, lacking: set[str]) -> None:
-    appraiser, names = Appraiser(CHAIN, 4), {"roi-jpeg", "lepton", "webp"} & {*NAMES}
+    appraiser, names = Appraiser(4, 4, 2), {"roi-jpeg", "lepton", "webp"} & {*NAMES}
     assert {*appraiser.lacks(sample(**changed), names, cuts=cuts)} == lacking & names
 
 
 def test_what_no_trial_tells_does_not_double_the_work_for_ever() -> None:
-    appraiser, found = Appraiser(CHAIN, 4), []
+    appraiser, found = Appraiser(4, 4, 2), []
     for number in range(3000):
         lacking = tuple(appraiser.lacks(sample(), ["webp"], cuts=True))
         if appraiser.due(number, lacking):
@@ -271,7 +271,7 @@ def test_what_no_trial_tells_does_not_double_the_work_for_ever() -> None:
 
 def test_trials_of_other_workers_count_like_its_own() -> None:
     """With ten workers each made eight trials: for hundreds of samples nothing was known."""
-    appraiser = Appraiser(CHAIN, 4)
+    appraiser = Appraiser(4, 4, 2)
     lacking = appraiser.lacks(sample(), ["webp"], cuts=True)
     for number in range(MIN_PROBES):
         assert not any(appraiser.due(0.0, lacking) for _ in range(FIRST_JOBS_BETWEEN - 1))
@@ -281,7 +281,7 @@ def test_trials_of_other_workers_count_like_its_own() -> None:
 
 
 def test_what_no_worker_can_tell_is_not_tried_by_each_of_them() -> None:
-    appraiser = Appraiser(CHAIN, 4)
+    appraiser = Appraiser(4, 4, 2)
     for number in range(MOST_LACKING):
         assert appraiser.lacks(sample(), ["webp"], cuts=True) == ["webp"]
         trial = replace(hand_made(number, ["roi-jpeg"]), lacking=("webp",))  # webp takes none of them
@@ -299,7 +299,7 @@ def test_many_trials_at_once_are_taken_in_at_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_nothing_is_known_before_enough_trials() -> None:
-    appraiser = Appraiser(CHAIN, 4)
+    appraiser = Appraiser(4, 4, 2)
     for number in range(MIN_PROBES):
         assert not appraiser.knows and offers_of(appraiser) == []
         appraiser.failed()  # which teaches nothing
@@ -347,7 +347,7 @@ def test_nothing_is_learnt_from_what_is_no_estimate(cut: int, name: str) -> None
     before = by_choice(offers_of(appraiser))
     sent(appraiser, 4 * SENT_BETWEEN_FITS, name, cut)
     assert by_choice(offers_of(appraiser)) == before
-    untried = Appraiser(CHAIN, 4)
+    untried = Appraiser(4, 4, 2)
     sent(untried, 4 * SENT_BETWEEN_FITS)
     assert offers_of(untried) == []
 
@@ -396,11 +396,11 @@ def begun_at(share: float, can_be_cut: bool = True) -> Begun:
     source = PictureFile(b"", Shape(1, 1000, "RGB"), can_be_cut=can_be_cut)
     image = deferred(source).crop((0, 0, 1, round(1000 * share)))
     assert isinstance(image, Deferred)
-    return Begun(source, 2, image, image.steps)
+    return Begun(source, image.steps, 2, image)
 
 
 def appraiser_of(chain: Chain = CHAIN, reach: int = 4, trials: int = MIN_PROBES) -> Appraiser:
-    appraiser = Appraiser(chain, reach)
+    appraiser = Appraiser(len(chain), reach, chain.resize_cut)
     for number in range(trials):
         appraiser.learn(hand_made(number))
     return appraiser
@@ -470,7 +470,7 @@ def test_a_file_that_cannot_be_cut() -> None:
 @pytest.mark.skipif(not WHOLE, reason="lepton_jpeg_python is not installed")
 def test_a_whole_file_in_other_words() -> None:
     """It takes its time at either end, and then the loader does with it what it does with a file."""
-    appraiser = Appraiser(CHAIN, 4)
+    appraiser = Appraiser(4, 4, 2)
     for number in range(MIN_PROBES):
         appraiser.learn(hand_made(number, ["lepton"]))
     for can_be_cut, decode_s in ((True, PART_S), (False, WHOLE_S)):
@@ -502,7 +502,7 @@ def test_no_choice_is_in_an_encoding_that_is_not_allowed(allowed: Sequence[str])
 
 def test_a_pipeline_that_is_decoding_alone() -> None:
     chain = chain_of(None)
-    appraiser = Appraiser(chain, 1)
+    appraiser = Appraiser(len(chain), 1, chain.resize_cut)
     for number in range(MIN_PROBES):
         trial = hand_made(number)
         appraiser.learn(SampleTrial(trial.file, trial.op_s[:1], trial.nbytes[:1], trial.plain[:1]))
@@ -511,7 +511,7 @@ def test_a_pipeline_that_is_decoding_alone() -> None:
 
 
 def test_pictures_that_are_all_alike_still_have_a_time_of_decoding() -> None:
-    appraiser = Appraiser(CHAIN, 4)
+    appraiser = Appraiser(4, 4, 2)
     for _ in range(MIN_PROBES):
         appraiser.learn(hand_made(3))
     found = by_choice(offers_of(appraiser, pictured(3)))
@@ -520,7 +520,7 @@ def test_pictures_that_are_all_alike_still_have_a_time_of_decoding() -> None:
 
 def test_a_time_that_is_far_too_long_is_not_believed() -> None:
     """The first of a process loads libraries."""
-    appraiser = Appraiser(CHAIN, 4)
+    appraiser = Appraiser(4, 4, 2)
     for number in range(3 * MIN_PROBES):
         trial = hand_made(number)
         if number == 0:
@@ -534,7 +534,7 @@ def test_a_time_that_is_far_too_long_is_not_believed() -> None:
 
 def test_pictures_of_very_different_sizes_are_no_outliers() -> None:
     """Most are small; the time of a large one is what it is."""
-    appraiser = Appraiser(CHAIN, 4)
+    appraiser = Appraiser(4, 4, 2)
     for number in range(20):
         times = 30 if number % 5 == 0 else 1
         px, nbytes = times * (10_000 + 700 * number), times * (5000 + 130 * (number * number % 17))
@@ -551,7 +551,7 @@ def test_pictures_of_very_different_sizes_are_no_outliers() -> None:
 @examples(100)
 def test_no_trials_make_a_cost_that_is_no_number(rows: list[tuple[int, int, float]]) -> None:
     """Whatever has been measured, an answer can be sent: sizes and seconds are finite and not negative."""
-    appraiser = Appraiser(CHAIN, 4)
+    appraiser = Appraiser(4, 4, 2)
     for px, nbytes, seconds in rows:
         found = KnownPicture(nbytes, px, begun_at(1 / 3) if px else None)
         encoded = {"roi-jpeg": (nbytes, max(1, nbytes // 2), seconds), "webp": (768, 700, seconds)}

@@ -31,13 +31,10 @@ from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.wire.frames import content_hash, unpack
 from sophon_loader.wire.messages import CHEAPEST, Failed, Sample
 from storage_agent.jobs.jobs import Job
-from storage_agent.workers import answering
+from storage_agent.workers import agent_choice
+from storage_agent.workers.agent_choice import OFFERED_EVERY, OFFERED_FIRST, TRIED_FROM_CORES, Done
 from storage_agent.workers.answering import (
-    OFFERED_EVERY,
-    OFFERED_FIRST,
-    TRIED_FROM_CORES,
     BuiltPipelines,
-    Done,
     answer,
     prepare,
     try_out,
@@ -346,7 +343,7 @@ def test_what_the_loader_must_not_get_cut_is_not_cut_on_trial(
         seen.append(cuts)
         raise ValueError("no trial is needed")
 
-    monkeypatch.setattr(answering, "tried", noted)
+    monkeypatch.setattr(agent_choice, "tried", noted)
     for _ in range(FIRST_JOBS_BETWEEN):
         try_out(job, done, case.learnt)
     assert seen == [cuts]

@@ -14,12 +14,14 @@ from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.kinds.image.primitives import Shape
 from sophon_loader.kinds.image.segments import SEGMENTS
 from sophon_loader.kinds.image.source import PictureFile
+from sophon_loader.pipeline.software import pixels_by
 from sophon_loader.programs.program import Limits, Program, Step
 from sophon_loader.wire.messages import Failed, ProgramItem, Sample
 from storage_agent.jobs.jobs import FetchHeader, Job
 from storage_agent.reading.answers import Answer
 from storage_agent.stores import Exports
 from storage_agent.workers.program_answers import answer_program, check_program
+from storage_agent.workers.program_choice import ProgramAppraisers
 from tests.unit.agent.samples import file_of
 
 STEPS: tuple[Step, ...] = (
@@ -46,6 +48,7 @@ def _job(
     header: dict[str, Any] = {
         "client": b"c", "export": "d", "digest": "", "seed": 0, "epoch": 0, "keep_info": False, "dry": False,
         "allowed": [*encoding_names(), ANY_PART], "received_s": 0.0, "upkeep_s": 0.0, "has_programs": True,
+        "pixels_by": pixels_by(),
     }  # fmt: skip
     packed = Program("image", "", made_for, steps).pack() if program is None else program
     size = len(file_of(exports, key)) if nbytes is None else nbytes
@@ -53,7 +56,7 @@ def _job(
 
 
 def _answer(exports: Exports, job: Job) -> Answer:
-    return answer_program(check_program(exports, Job.from_frames(*job.frames()), Limits())).answer
+    return answer_program(check_program(exports, Job.from_frames(*job.frames()), Limits(), ProgramAppraisers())).answer
 
 
 def _sample(answer: Answer) -> tuple[Sample, Any]:
@@ -64,6 +67,14 @@ def _sample(answer: Answer) -> tuple[Sample, Any]:
 def _refused(answer: Answer, why: str) -> None:
     assert isinstance(answer.message, Failed) and answer.message.ids == [7]
     assert answer.message.failure == "bad-program" and why in answer.message.text
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_values_come_from_software_that_makes_pixels_as_the_loaders_does(exports: Exports, cut: int) -> None:
+    """Else an agent that was started anew after an upgrade would send pixels that differ in the last bit."""
+    _refused(_answer(exports, _job(exports, cut, "pixels", pixels_by="pillow 1.0")), "pillow 1.0, as at the loader")
+    sample, part = _sample(_answer(exports, _job(exports, 0, "roi-jpeg", pixels_by="pillow 1.0")))
+    assert sample.encoding in ("roi-jpeg", "file") and part is not None
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])

@@ -33,7 +33,8 @@ from storage_agent.host.channel import Channel
 from storage_agent.reading.answers import answer_file
 from storage_agent.stores import Exports
 from storage_agent.workers import answering
-from storage_agent.workers.answering import Chosen, prepare
+from storage_agent.workers.agent_choice import Chosen
+from storage_agent.workers.answering import prepare
 from storage_agent.workers.body import main
 from tests.support.encoding_examples import difference
 from tests.unit.agent.samples import (
@@ -359,7 +360,7 @@ def test_no_op_runs_for_info_that_does_not_travel(
     Gives.value = decoded(exports["d"].read("titled.png"))
     allowed = [*encoding_names(), *([INFO_CLASSES] if knows else [])]
     job = job_at(2, encoding, key="titled.png", keep_info=True, allowed=allowed, prices=[1.0, 0.0, 1.0, 0.0])
-    monkeypatch.setattr("storage_agent.workers.answering._choice", lambda *_: Chosen(2, "pixels"))
+    monkeypatch.setattr("storage_agent.workers.answering.choose", lambda *_: Chosen(2, "pixels"))
     registration = registered_as(chain_of(Gives()))
     job, learnt = replace(job, fetch=replace(job.fetch, digest=content_hash(registration))), learnt_of(registration)
     notes, calls = [], []
