@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from sophon_loader.client.drawn_program import by_stages
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.patience import Advice, Patience
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Renew, Reply, Request, Say, Wanted
@@ -39,6 +40,9 @@ class Requests:
     Args:
         options: the window and the time-outs.
         instance: the agent's, as it said when it was greeted.
+        known: per source, how many ops of its pipeline the agent runs; -1 where it is not to be asked by the pipeline.
+            None for whatever is wanted.
+        by_programs: whether the agent is asked by programs, where these go further than what it knows.
         now_s: time on the clock that all other methods are given, s.
 
     Attributes:
@@ -54,8 +58,18 @@ class Requests:
         >>> reply = requests.ready(batch)
     """
 
-    def __init__(self, options: OffloadOptions, instance: str, now_s: float) -> None:
+    def __init__(
+        self,
+        options: OffloadOptions,
+        instance: str,
+        now_s: float,
+        known: Sequence[int] | None = None,
+        *,
+        by_programs: bool = False,
+    ) -> None:
         self._options = options
+        self._known = known
+        self._by_programs = by_programs
         self._instance = instance
         self._window = RequestWindow(options.window, options.window_nbytes)
         """How many samples may be unanswered."""
@@ -302,6 +316,17 @@ class Requests:
         self._files_until_s[source] = now_s + FILES_ONLY_S
         self._registered.pop(source, None)
 
+    def leave_programs(self, now_s: float) -> list[Instruction]:
+        """The agent knows no programs: another release answers where the one that was greeted did.
+
+        Args:
+            now_s: the time, s.
+        """
+        if self._by_programs:
+            self._by_programs = False
+            self._ask_again()
+        return self._fill(now_s)
+
     def give_up(self, why: str) -> None:
         """The agent is of no use.
 
@@ -335,6 +360,8 @@ class Requests:
     def _finish(self, number: int, **found: object) -> None:
         request = self._requests.pop(number, None)
         if request is not None:
+            if request.drawn is not None and isinstance(sample := found.get("sample"), Sample):
+                found["sample"] = by_stages(sample, request.drawn)
             reply = Reply(request.wanted, request.position, **found)  # type: ignore[arg-type]
             self._held_nbytes += len(reply.payload)
             self._ready[request.batch][request.position] = reply
@@ -354,8 +381,22 @@ class Requests:
             self._pause(now_s)
             return []
         for number in failed.ids:
-            self._answer(number, now_s, failed=failed)
+            request = self._requests.get(number)
+            if failed.failure == Failure.BAD_PROGRAM and request is not None and request.drawn is not None:
+                self._ask_for_file(number, request)
+            else:
+                self._answer(number, now_s, failed=failed)
         return self._fill(now_s)
+
+    def _ask_for_file(self, number: int, request: Request) -> None:
+        """The file may be another one than the program was drawn for. An answer to the program that still comes is not
+        to be taken for one to this, so it has a number of its own."""
+        self._asked.pop(number, None)
+        del self._requests[number]
+        self._next_id += 1
+        wanted = replace(request.wanted.as_file(), program_refused=True)
+        self._requests[self._next_id] = Request(request.batch, request.position, wanted, again=True)
+        self._queue.appendleft(self._next_id)
 
     def _forgotten(self, source: int, asked_s: float, now_s: float, bad: bool) -> list[Instruction]:
         """The agent says that it does not know a pipeline, or will not have it, to what was asked for at `asked_s`."""
@@ -415,11 +456,25 @@ class Requests:
             self._asked[number] = self._window.asked(len(self._asked), now_s, again=request.again)
             batch, source = request.batch, request.wanted.source
             ask = asks.setdefault((batch, source), Ask(batch, source, []))
-            ask.items.append((number, self._to_ask(request.wanted, now_s)))
+            to_ask = self._to_ask(request.wanted, now_s)
+            request.drawn = to_ask.drawn
+            ask.items.append((number, to_ask))
         return list(asks.values())
 
     def _to_ask(self, wanted: Wanted, now_s: float) -> Wanted:
-        """What is asked for in place of what is wanted."""
-        if now_s < self._files_until_s.get(wanted.source, -math.inf):
-            return replace(wanted, cut=0, encoding="file", prices=None)
+        """What is asked for in place of what is wanted: by the program where that goes further than what the agent
+        knows of the pipeline, else as far as it knows that."""
+        if wanted.is_file:
+            return wanted
+        drawn, source = wanted.drawn, wanted.source
+        known = wanted.cut if self._known is None else self._known[source]
+        if drawn is not None:
+            has_a_name = wanted.prices is not None or drawn.segment_of(wanted.cut) is not None
+            if self._by_programs and known < drawn.furthest and has_a_name:
+                return wanted
+            wanted = replace(wanted, drawn=None)
+        if known < 0 or now_s < self._files_until_s.get(source, -math.inf):
+            return wanted.as_file()
+        if wanted.cut > known:
+            return replace(wanted, cut=known) if wanted.prices else wanted.as_file()
         return wanted

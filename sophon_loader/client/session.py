@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sophon_loader.client.address import Address
-from sophon_loader.client.asking import fetch_of
+from sophon_loader.client.asking import messages_of
 from sophon_loader.client.connection import Connection, is_corrupt
+from sophon_loader.client.header_questions import HeaderQuestions
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Requests
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Renew, Reply, Say, Wanted
@@ -30,7 +31,17 @@ from sophon_loader.logs import log_line
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.frames import content_hash
-from sophon_loader.wire.messages import Failed, Failure, Message, Ping, Pong, Register, Sample
+from sophon_loader.wire.messages import (
+    Failed,
+    Failure,
+    Headers,
+    Message,
+    Ping,
+    Pong,
+    Refused,
+    Register,
+    Sample,
+)
 
 log = logging.getLogger(__name__)
 MAX_TOLD = 20
@@ -54,6 +65,10 @@ class Terms:
         files_here: the agent is this host's own and has no link to pace: what would cross as the file it is, is read
             here instead.
         roster: what the user wrote, where that names agents that come and go; "" else.
+        known: per source, how many ops of its pipeline the agent runs; -1 where its random numbers could be others, so
+            that it is not asked by the pipeline. () for whatever is wanted.
+        by_programs: whether the agent is asked by programs for some source, since they go further than what it knows
+            of the pipeline.
     """
 
     address: Address
@@ -65,6 +80,8 @@ class Terms:
     allowed: tuple[str, ...]
     files_here: bool = False
     roster: str = ""
+    known: tuple[int, ...] = ()
+    by_programs: bool = False
 
     @property
     def may_leave(self) -> bool:
@@ -96,6 +113,7 @@ class Session:
         gave_up_s: when the agent was given up last, by the clock of `now_s`; 0 if it never was.
         stopping: whether the agent has said that it takes no more requests, because it ends.
         asks_beside: whether it is asked something else than samples, which it may refuse for the moment.
+        header_questions: those that are waited for.
 
     Example:
         >>> session.keep([batch])
@@ -111,7 +129,9 @@ class Session:
         self.connection: Connection = Connection(terms.address, terms.options.window, terms.options, shared)
         self._folder = terms.address.folder if folder is None else folder
         self._reconnects = self._part_nbytes = 0
-        self._requests = Requests(terms.options, terms.instance, now_s())
+        known, by_programs = terms.known or None, terms.by_programs
+        self._requests = Requests(terms.options, terms.instance, now_s(), known, by_programs=by_programs)
+        self.header_questions = HeaderQuestions()
         self.gave_up_s = 0.0
         self.waited_s = self.starved_s = 0.0
         self.answers = self.fresh = 0
@@ -320,6 +340,34 @@ class Session:
         self._take(*received)
         return received[0]
 
+    def ask_headers(self, wanted: Sequence[Wanted]) -> None:
+        """Ask for the headers of samples' files.
+
+        Args:
+            wanted: the samples, at most `MAX_HEADERS`, whatever is wanted of them.
+        """
+        if self.gone or not self.terms.by_programs:
+            return
+        samples, keys = [one.sample for one in wanted], [self.key(one) for one in wanted]
+        with contextlib.suppress(AgentUnreachable):  # the next request for a sample deals with that
+            self.connection.send(self.header_questions.ask(self.terms.address.export, samples, keys))
+
+    @property
+    def awaits_headers(self) -> bool:
+        """Whether headers that were asked for may still come."""
+        return self.header_questions.waiting and not self.gone
+
+    def await_headers(self, timeout_s: float) -> None:
+        """Wait until all headers that were asked for have come; those that do not come in time are given up.
+
+        Args:
+            timeout_s: how long at most.
+        """
+        end_s = now_s() + timeout_s
+        while self.awaits_headers and (left_s := end_s - now_s()) > 0:
+            self.hear(min(left_s, _WAIT_S))
+        self.header_questions.give_up()
+
     def _in_part(self) -> int:
         """Bytes that have come since this was asked last, of a message that is not whole."""
         before, connection = self._part_nbytes, self.connection
@@ -388,6 +436,15 @@ class Session:
             error.request = message.id
             self._do_without(error)
             return
+        if isinstance(message, Refused) and message.failure == Failure.VERSION:
+            self.header_questions.give_up()
+            self._do(self._requests.leave_programs(now_s()))
+            return
+        if isinstance(message, Headers):
+            self.header_questions.answered(message)
+            return
+        if isinstance(message, Failed) and self.header_questions.refused(message):
+            return
         self.answers += isinstance(message, Sample)
         self.stopping |= isinstance(message, Failed) and message.failure == Failure.STOPPING
         self._do(self._requests.receive(message, payload, now_s()))
@@ -437,7 +494,8 @@ class Session:
 
     def _carry_out(self, instruction: Instruction) -> None:
         if isinstance(instruction, Ask):
-            self.connection.send(fetch_of(self.terms, self._digests[instruction.source], instruction, self.key))
+            for message in messages_of(self.terms, self._digests[instruction.source], instruction, self.key):
+                self.connection.send(message)
         elif isinstance(instruction, Renew):
             self.connection.renew()  # and `_wait` says so
         elif isinstance(instruction, RegisterAgain):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from sophon_loader.client.drawn_program import DrawnProgram
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.wire.messages import Failed, Message, Sample
 
@@ -33,6 +34,8 @@ class Wanted:
             or, where it is not mounted, what tells the agents' connections from later ones; None where no copy is to be
             kept.
         in_cache: whether there is a copy in the cache on this host.
+        drawn: its program, by which an agent is asked that takes programs; None to ask by the pipeline.
+        program_refused: the agent has refused its program.
     """
 
     source: int
@@ -45,6 +48,17 @@ class Wanted:
     here: bool = False
     before: tuple[int, int, int] | tuple[tuple[int, int], ...] | None = None
     in_cache: bool = False
+    drawn: DrawnProgram | None = None
+    program_refused: bool = False
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the file as it is is wanted, for which no agent needs to know what is done with it."""
+        return self.cut == 0 and self.encoding == "file"
+
+    def as_file(self) -> Wanted:
+        """The same sample, as its file."""
+        return replace(self, cut=0, encoding="file", prices=None, drawn=None)
 
 
 @dataclass(frozen=True)
@@ -88,6 +102,8 @@ class Request:
     """Whether it has been asked for before."""
     damaged: int = 0
     """How many of its answers were."""
+    drawn: DrawnProgram | None = None
+    """The program by which it was asked for last."""
 
 
 @dataclass(frozen=True)

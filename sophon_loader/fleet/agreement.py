@@ -27,10 +27,10 @@ from sophon_loader.logs import log_line
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.registration import registration_of
-from sophon_loader.pipeline.software import DECODERS, not_of_switches, software, unlike
+from sophon_loader.pipeline.software import DECODERS, PIXELS, not_of_switches, software, unlike
 from sophon_loader.pipeline.switches import USUAL, remedy_for
 from sophon_loader.pipeline.told import notes_on_openers
-from sophon_loader.wire.messages import NO_FILE, OUTSIDE, Welcome
+from sophon_loader.wire.messages import NO_FILE, OUTSIDE, FetchPrograms, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ _PROBED = 8
 _PROBED_OF_SEVERAL = 400
 """How many are looked for at one of several agents that has none of the few: it may have a small part of the dataset.
 Far more would not fit one message if their names were as long as can be."""
+NOT_ASKED = -1
+"""Stands in `Terms.known` for a pipeline that the agent is not told of."""
 BUILD_S = 60.0
 """Building ops for the first time takes the agent's workers as long as importing torchvision does."""
 
@@ -144,9 +146,11 @@ class Handshake:
         address, options = self._terms.address, self._terms.options
         self._differ = unlike(welcome.software)
         others = not_of_switches(self._differ)
-        self._draws_alike = draws_alike = DECODERS.issuperset(others)
-        # What the agent cuts out of a file depends on random numbers that it draws itself.
-        possible = [name for name in self._allowed if draws_alike or used_at(name) is not UsedAt.FIRST_REGION]
+        draws_alike = DECODERS.issuperset(others)
+        self._takes_programs = welcome.version >= FetchPrograms.VERSION
+        # What the agent cuts out of a file depends on random numbers that it draws itself, unless a program has them.
+        self._cuts = draws_alike or self._takes_programs
+        possible = [name for name in self._allowed if self._cuts or used_at(name) is not UsedAt.FIRST_REGION]
         offered = usable(possible, welcome.encodings)
         agreed = replace(options, window=min(options.window, welcome.max_outstanding))
         self._terms = terms = replace(self._terms, options=agreed, instance=welcome.instance, allowed=offered)
@@ -161,7 +165,7 @@ class Handshake:
         if draws_alike:
             self._connection.begin_to_register(terms.registrations[0])
         else:
-            self._known = [0 for _ in self._chains]
+            self._known = [NOT_ASKED for _ in self._chains]
 
     def agreement(self, wait_s: float) -> Agreement | None:
         """What came of it; None if the agent has not greeted and built the pipelines within `wait_s`.
@@ -193,8 +197,11 @@ class Handshake:
 
     def _agreement(self, welcome: Welcome) -> Agreement:
         terms, known = self._terms, tuple(self._known)
-        if not_of_switches(self._differ):
-            notes = _notes_on_software(welcome, self._differ)
+        by_program = [0 for _ in self._chains]
+        if self._takes_programs and PIXELS.isdisjoint(self._differ):
+            by_program = [chain.shrinks_until for chain in self._chains]
+        if others := not_of_switches(self._differ):
+            notes = _notes_on_software(welcome, others, by_program)
         elif self._differ:  # an agent of an earlier release compares no switches
             known = tuple(min(ops, chain.pillow_stages) for ops, chain in zip(known, self._chains, strict=True))
             notes = _notes_on_switches(welcome, self._differ, self._chains, known)
@@ -202,17 +209,25 @@ class Handshake:
             notes = _notes_on_ops(self._chains, known)
         notes += notes_on_openers()
         if "roi-jpeg" in self._allowed:
-            notes += _notes_on_encodings(welcome, terms.address, self._draws_alike)
-        return Agreement(terms, self._locations, known, welcome.cores, terms.allowed, tuple(notes), str(terms.address))
+            notes += _notes_on_encodings(welcome, terms.address, self._cuts)
+        reach = tuple(map(max, known, by_program))
+        further = any(ops < program for ops, program in zip(known, by_program, strict=True))
+        terms = replace(terms, known=known, by_programs=self._takes_programs and further)
+        return Agreement(terms, self._locations, reach, welcome.cores, terms.allowed, tuple(notes), str(terms.address))
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
 
 
-def _notes_on_software(welcome: Welcome, differ: Sequence[str]) -> list[str]:
+def _notes_on_software(welcome: Welcome, differ: Sequence[str], by_program: Sequence[int]) -> list[str]:
     here, there = software(), welcome.software
     both = ", ".join(f"{name} {here[name] or 'none'} here and {there.get(name) or 'none'} there" for name in differ)
+    if any(by_program):
+        return [
+            "the agent runs no op behind the last crop or resize, because its random numbers could differ "
+            f"({both}); those before it get theirs from here"
+        ]
     return [f"no op runs at the agent, because its pixels could differ ({both}); make the two hosts alike in that"]
 
 
@@ -240,12 +255,12 @@ def _notes_on_ops(chains: Sequence[Chain], known: Sequence[int]) -> list[str]:
     ]
 
 
-def _notes_on_encodings(welcome: Welcome, address: Address, draws_alike: bool) -> list[str]:
+def _notes_on_encodings(welcome: Welcome, address: Address, cuts: bool) -> list[str]:
     if "roi-jpeg" not in encoding_names():
         return []  # the loader's own note says so
     if "roi-jpeg" not in welcome.encodings:
         return [f"the agent does not offer roi-jpeg; `sophon-agent status {address.endpoint}` says why"]
-    return [] if draws_alike else ["roi-jpeg is not used, because the agent's random numbers could differ too"]
+    return [] if cuts else ["roi-jpeg is not used, because the agent's random numbers could differ too"]
 
 
 @dataclass(frozen=True)

@@ -190,6 +190,27 @@ class Fleet:
         if not self.knows(batch):
             self._deal(batch, range(len(wanted)), wanted)
 
+    def ask_headers(self, wanted: Sequence[Wanted]) -> None:
+        """Ask for the headers of samples' files, each at the agent that would be asked for it; see `Session`."""
+        able = [n for n, lane in enumerate(self.lanes) if not lane.gone and lane.terms.by_programs]
+        if not able:
+            return
+        homes = self.homes.deal([self._below(one) for one in wanted], [0] * len(self.lanes), able.__contains__)
+        for number in able:
+            if asked := [one for one, home in zip(wanted, homes, strict=True) if home == number]:
+                self.lanes[number].ask_headers(asked)
+
+    @property
+    def awaits_headers(self) -> bool:
+        """Whether headers that were asked for may still come."""
+        return any(lane.awaits_headers for lane in self.lanes)
+
+    def await_headers(self, timeout_s: float) -> None:
+        """See `Session.await_headers`."""
+        end_s = now_s() + timeout_s
+        for lane in self.lanes:
+            lane.await_headers(max(0.0, end_s - now_s()))
+
     def next(self, batch: BatchId, position: int | None = None) -> Reply:
         """A reply of a batch; waits for it.
 

@@ -137,6 +137,8 @@ class SharedRoute:
             terms.instance,
             terms.allowed,
             terms.options.window,
+            terms.known,
+            terms.by_programs,
             agreed.reach,
             agreed.place,
         ]
@@ -162,13 +164,21 @@ class SharedRoute:
         packed = self._memory.notes.read(self._row)
         if not packed:  # nothing yet, or half written
             return None
-        endpoint, export, folder, instance, allowed, window, reach, place = msgpack.unpackb(
+        endpoint, export, folder, instance, allowed, window, pipelines, by_programs, reach, place = msgpack.unpackb(
             packed, unicode_errors="surrogateescape"
         )
         known = self.proposed
         address = replace(known.address, endpoint=endpoint, export=export, folder=folder)
         options = replace(known.options, window=window)
-        terms = replace(known, address=address, instance=instance, allowed=tuple(allowed), options=options)
+        terms = replace(
+            known,
+            address=address,
+            instance=instance,
+            allowed=tuple(allowed),
+            options=options,
+            known=tuple(pipelines),
+            by_programs=by_programs,
+        )
         return Agreed(terms, tuple(reach), (place[0], place[1]))
 
     # --- what workers have found out ------------------------------------------------------------------------------
@@ -320,4 +330,4 @@ def _bits(routes: int, samples: int) -> SharedArray | None:
 
 
 def _note_nbytes(proposed: Terms) -> int:
-    return _NOTE_NBYTES + len(proposed.registrations)  # a stage is a byte as msgpack
+    return _NOTE_NBYTES + 2 * len(proposed.registrations)  # a stage is a byte as msgpack

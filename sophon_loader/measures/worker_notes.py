@@ -9,6 +9,7 @@ from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.encodings.registry import encodings
 from sophon_loader.figures import counted
 from sophon_loader.host.shared import SharedNotes
+from sophon_loader.kinds.image.deferred import Deferred, Looked
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.software import not_of_switches
 from sophon_loader.pipeline.switches import ON_TENSORS, remedy_for
@@ -149,7 +150,8 @@ def looking(chain: Chain, reach: int, found: Callable[[str], None]) -> Callable[
         nonlocal first
         if stage > reach:
             return
-        carried = any(encodings()[name].accepts(value) for name in PLAIN)
+        is_deferred = isinstance(value, Deferred | Looked)  # an agent makes it an image
+        carried = is_deferred or any(encodings()[name].accepts(value) for name in PLAIN)
         if not carried:
             first = first or f"{chain.ops[stage - 1].label} gives a {type(value).__name__}"
         if stage == reach:

@@ -268,6 +268,8 @@ class Profiler:
         terms, requests = self._agreement.terms, []
         for index in spread_over(len(self._data)):
             source, _ = self._data.locate(index)
+            if terms.known and terms.known[source] < 0:
+                continue  # it is not asked by the pipeline
             digest = content_hash(terms.registrations[source])
             key = self._agreement.locations.key_in_export(index)
             for choice in self._probed_choices(source):

@@ -61,11 +61,7 @@ class Chooser:
         Raises:
             TypeError, IndexError, ValueError, ConfigError: see `Offloadable.position`.
         """
-        length = len(self._data)
-        indices = [
-            index if type(index) is int and 0 <= index < length else self._data.position(index)
-            for index in ticket.indices
-        ]
+        indices = self.positions(ticket)
         occurrences = ticket.occurrences or [0] * len(indices)
         sources: list[int] = self._data.source_of.array[indices].tolist()
         if self._dealer is not None:
@@ -74,6 +70,23 @@ class Chooser:
         reaches = [self._steps[source].reach for source in sources]
         choices = [FILE] * len(indices) if self._plan is None else self._plan.choose(indices, reaches)
         return list(map(self._planned, sources, indices, occurrences, choices))
+
+    def positions(self, ticket: Ticket) -> list[int]:
+        """The numbers of a ticket's samples in the dataset.
+
+        Raises:
+            TypeError, IndexError, ValueError, ConfigError: see `Offloadable.position`.
+        """
+        length = len(self._data)
+        return [
+            index if type(index) is int and 0 <= index < length else self._data.position(index)
+            for index in ticket.indices
+        ]
+
+    def file(self, index: int) -> Wanted:
+        """A sample as its file at the agent."""
+        source = int(self._data.source_of.array[index])
+        return Wanted(source, index, FILE.cut, FILE.encoding, self._locations.key_in_export(index))
 
     def _planned(self, source: int, index: int, occurrence: int, choice: Choice) -> Wanted:
         """A sample with its choice."""

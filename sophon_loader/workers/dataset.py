@@ -17,7 +17,7 @@ from sophon_loader.batches.slots import Slots
 from sophon_loader.cache.cache import Cache
 from sophon_loader.cache.worker_cache import WorkerCache
 from sophon_loader.client.session import Session
-from sophon_loader.client.wanted import BatchId, Reply
+from sophon_loader.client.wanted import BatchId, Reply, Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.pipelines import Pipeline
 from sophon_loader.datasets.protocol import Offloadable, Source
@@ -40,13 +40,17 @@ from sophon_loader.pipeline.software import not_of_switches
 from sophon_loader.pipeline.switches import settings
 from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.choosing import Chooser
+from sophon_loader.workers.drawing import Drawer
 from sophon_loader.workers.finishing import Finisher
 from sophon_loader.workers.meter import Meter
+from sophon_loader.workers.shared_headers import SharedHeaders
 from sophon_loader.workers.shared_plan import SharedPlan
 from sophon_loader.workers.source_steps import Steps
 from sophon_loader.workers.transform_watch import TransformWatch
 
 log = logging.getLogger(__name__)
+HEADERS_S = 2.0
+"""How long a batch that is due waits for the headers of its files, seconds."""
 
 
 class OffloadedDataset(Dataset[Any]):
@@ -111,6 +115,7 @@ class OffloadedDataset(Dataset[Any]):
         self._settings = settings()
         self._asked_ahead: dict[BatchId, Ticket] = {}
         self._looked: tuple[int, dict[str, str]] = 0, {}  # in which iteration, from 1, and what has been found
+        self._headers = SharedHeaders(len(data)) if routes else None
         self._ways = WorkerFleet(routes)
         self._following = TransformWatch(data, self._joined(steps) or steps, pipelines)
         self._differing: list[str] = []
@@ -149,7 +154,10 @@ class OffloadedDataset(Dataset[Any]):
             fused=self._fused,
             slots=self._slots,
             kept=kept,
+            headers=self._headers,
         )
+        by_programs = (plan or tariff) and any(one.terms.by_programs for one in self._ways.agreed)
+        self._drawer = Drawer(steps, self._seed, self._headers) if by_programs and self._headers else None
 
     def _joined(self, steps: Sequence[Steps]) -> list[Steps]:
         """The steps as agents have agreed to them, if another has done so just now; else [].
@@ -266,9 +274,10 @@ class OffloadedDataset(Dataset[Any]):
             session.keep(behind)  # another one was foreseen in its place
         session.keep([batch, *behind])
         unasked = deque(one for one in behind if not session.knows(one))
+        self._ask_headers(session, ticket, behind)
         try:
             # A batch that is known was asked for while one before it was worked on.
-            session.want(batch, () if session.knows(batch) else self.chooser.wanted(ticket))
+            session.want(batch, () if session.knows(batch) else self._wanted(ticket))
             for position in range(session.missing(batch)):
                 # The next batch is asked for in any case, those behind it as the window allows.
                 while unasked and (len(unasked) == len(behind) or session.wants_more):
@@ -313,8 +322,10 @@ class OffloadedDataset(Dataset[Any]):
         ticket = self.queued.get(batch.iteration, batch.number)
         if ticket is None:
             return False
+        if session.awaits_headers:
+            return False  # not long
         try:
-            wanted = self.chooser.wanted(ticket)
+            wanted = self._wanted(ticket)
         except Exception as error:  # of the user's dataset: raised when that batch is due, and not in this one
             if raised_by_handler(error):
                 raise
@@ -322,6 +333,21 @@ class OffloadedDataset(Dataset[Any]):
         session.want(batch, wanted)
         self._asked_ahead[batch] = ticket
         return True
+
+    def _wanted(self, ticket: Ticket) -> list[Wanted]:
+        """What to ask for, sample by sample, with the programs of those whose headers are known."""
+        wanted = self.chooser.wanted(ticket)
+        return wanted if self._drawer is None else self._drawer.draw(wanted, ticket.batch.epoch)
+
+    def _ask_headers(self, session: Session | Fleet, ticket: Ticket, behind: Sequence[BatchId]) -> None:
+        """Ask for headers that programs need and nobody knows; wait for those of the batch that is due."""
+        if self._drawer is None:
+            return
+        queued = [self.queued.get(one.iteration, one.number) for one in behind if self.queued is not None]
+        for samples in self._drawer.lacking([ticket, *(one for one in queued if one is not None)], self.chooser):
+            session.ask_headers(samples)
+        if not session.knows(ticket.batch):
+            session.await_headers(min(HEADERS_S, session.lanes[0].terms.options.dead_after_s))
 
     def _of_this_process(self) -> tuple[Session | Fleet | None, Row, Meter]:
         """This process's connection, counters and what counts; a forked copy of this object makes its own."""
@@ -333,6 +359,8 @@ class OffloadedDataset(Dataset[Any]):
         pid = os.getpid()
         if self._process is None or self._process[0] != pid:
             session = self._ways.session(_worker(), _workers())
+            if self._drawer is not None and session is not None:
+                self._drawer.begin(session.lanes)
             self._mounted = session is not None and self._locations.all_here
             row = self._statistics.row(_worker())
             self._process = (pid, session, row, Meter(session, row))

@@ -34,12 +34,13 @@ from sophon_loader.measures.counters import Row
 from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.measures.worker_notes import looking
 from sophon_loader.pipeline.chain import Chain
-from sophon_loader.pipeline.described import go_on, run_from_file, run_from_part
+from sophon_loader.pipeline.described import at_stage, go_on, run_from_file, run_from_part
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, Seed, op_seed, seed_generators
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.messages import Failure
 from sophon_loader.workers.fallback import FallbackFiles, agent_name, read_here
+from sophon_loader.workers.shared_headers import SharedHeaders
 from sophon_loader.workers.source_steps import Steps
 from sophon_loader.workers.verifying import SizeCheck, Verifier
 
@@ -61,6 +62,7 @@ class Finisher:
         fused: whether C of our own may decode.
         slots: where samples are made for their batch; None for in memory of their own.
         kept: of the files, on this host; None for none.
+        headers: of the files, which learn from those that come; None to learn nothing.
 
     Example:
         >>> image, label = finisher.finish(Reply(wanted, position=0), epoch=0, row=statistics.row(0))
@@ -77,7 +79,9 @@ class Finisher:
         fused: bool = True,
         slots: Slots | None = None,
         kept: WorkerCache | None = None,
+        headers: SharedHeaders | None = None,
     ) -> None:
+        self._headers = headers
         self._kept = kept or WorkerCache(None, locations)
         self._data = data
         self._steps = tuple(steps)
@@ -237,6 +241,10 @@ class Finisher:
         chain = steps.chain
         if not stage:
             self._kept.keep(reply.wanted, value)
+            if self._headers is not None:
+                if reply.wanted.program_refused:
+                    self._headers.leave_out(reply.wanted.sample)
+                self._headers.learn_from(reply.wanted.sample, value)
         value = go_on(chain, value, stage, draw, self._place) if stage else self._run_file(value, steps, draw, row)
         _compare(reply, time.thread_time() - since_s, row)
         if self._verifier.due(draw) or self._verifier.is_first(reply, row):
@@ -260,6 +268,7 @@ class Finisher:
             if isinstance(value, PartOfFile):
                 with self._decoding(row):
                     return run_from_part(steps.chain, value, draw, self._tally)
+            value = at_stage(value, sample.cut)
         except Exception as error:  # the boundary to what somebody else has made
             if raised_by_handler(error):
                 raise

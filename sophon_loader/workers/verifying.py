@@ -20,7 +20,7 @@ from sophon_loader.host.regular import ROUNDS, lasting_sizes, seen
 from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.measures.counters import Row
 from sophon_loader.pipeline.chain import Chain
-from sophon_loader.pipeline.described import run_from_part
+from sophon_loader.pipeline.described import at_stage, run_from_part
 from sophon_loader.pipeline.randomness import Draw, op_seed
 from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.alike import difference, kind_of
@@ -245,6 +245,8 @@ def _compared(file: _File, sample: Sample, payload: Payload, chain: Chain, draw:
         stage, theirs = run_from_part(chain, theirs, draw)
     elif stage == 0:
         theirs = bytes(theirs)
+    else:
+        theirs = at_stage(theirs, stage)
     try:
         found = difference(chain.run(file.data, 0, stage, draw), theirs)
     except Exception as error:  # of an op, for which the file at the agent was good enough

@@ -1,5 +1,5 @@
-"""Choosing for a job whose choice was left to the worker, and learning from its answer; whatever the job names, a
-pipeline or a program.
+"""Choosing for a job whose choice was left to the worker, and learning from its answer. The job may name a pipeline or
+a program.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from storage_agent.workers.appraiser import Appraiser, LoaderPrices, cheapest, o
 from storage_agent.workers.trials import KnownPicture, SampleTrial, Stages, tried
 
 OFFERED_EVERY = 8
-"""Of the samples whose choice was left to the agent, one in so many tells what it was chosen from: 8 choices are 300
-bytes, which are a thousandth of the traffic then."""
+"""Samples per answer that lists the offers: 8 offers are 300 bytes, a thousandth of the traffic at this rate."""
 OFFERED_FIRST = 96
-"""So many of the first ones of a connection all do, since a loader that has just begun knows nothing; those that come
-before a worker knows the pipeline have nothing to tell."""
+"""Number of first answers of a connection that all list them, since a loader that has just begun knows nothing. Before
+a worker knows the pipeline there are no offers."""
 TRIED_FROM_CORES = 0.06
 """Cores of a worker from which on samples are tried: of fewer, one trial would use up several periods of a quota."""
 
@@ -36,7 +35,7 @@ class Done:
     Args:
         answer: for the loader.
         data: the file, if the choice was left to this worker.
-        picture: what was told of it.
+        picture: facts about it.
         failed: whether an op or the encoding did.
     """
 
@@ -48,7 +47,7 @@ class Done:
 
 class Chosen(NamedTuple):
     """A cut and an encoding, what they were taken from, and the CPU seconds that they will probably take: infinitely
-    many while nobody knows."""
+    many while that is not known."""
 
     cut: int
     encoding: str
@@ -59,12 +58,12 @@ class Chosen(NamedTuple):
 def choose(
     job: Job, appraiser: Appraiser, picture: KnownPicture, of: Callable[[list[Offer]], list[Offer]] = list
 ) -> Chosen:
-    """What is cheapest for a sample.
+    """The cheapest choice for a sample.
 
     Args:
         job: the sample.
         appraiser: knows what its choices take.
-        picture: what has been told of its file.
+        picture: facts about its file.
         of: which of the offers to choose from, and by which names; all, without it.
     """
     allowed = allowed_by(job)
@@ -76,7 +75,7 @@ def choose(
 
 
 def told_of(job: Job, offers: Sequence[Offer]) -> Sequence[Offer]:
-    """What an answer tells of the offers that it was chosen from; nothing, of most.
+    """The offers that an answer lists; most answers list none.
 
     Args:
         job: the sample.
@@ -121,7 +120,7 @@ def learn_from(
     names = appraiser.names(allowed)
     try:
         trial = tried(done.data, picture, stages(), names, cuts=cuts)
-    except Exception:  # the boundary to user code; whoever runs that op for the loader says so
+    except Exception:  # the boundary to user code; the loader meets it when it runs that op
         appraiser.failed(lacking)
     else:
         trial = replace(trial, lacking=tuple(lacking))
@@ -138,5 +137,5 @@ def allowed_by(job: Job) -> Collection[str]:
 
 
 def cuts_the_file(encoding: str) -> bool:
-    """Whether an encoding is of a part of a file."""
+    """True if an encoding is of a part of a file."""
     return used_at(encoding) is UsedAt.FIRST_REGION

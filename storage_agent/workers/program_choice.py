@@ -24,14 +24,14 @@ from storage_agent.workers.appraiser import Appraiser
 from storage_agent.workers.trials import KnownPicture, SampleTrial, Stages, looked_at
 
 MAX_SIGNATURES = 64
-"""Whose costs a worker keeps, the ones used last: as many as pipelines."""
+"""Maximum number of signatures whose costs a worker keeps; those used last stay."""
 LAST_MADE = len(SEGMENTS) - 2
 """The number of the last segment that an agent makes: the table is the loader's."""
 _SHRUNK, _LAST = SEGMENTS.index("shrunk"), LAST_MADE
 
 
 class ProgramAppraisers:
-    """Who knows what the choices of programs take here, by signature; the longest unused is forgotten.
+    """The appraisers of programs, by signature; the longest unused is forgotten.
 
     Example:
         >>> appraisers = ProgramAppraisers()
@@ -73,7 +73,9 @@ class ProgramAppraisers:
 
 
 def signature_of(begun: StepsOnPicture) -> str:
-    """What costs are learnt for: a picture's mode, whether its steps shrink it, and a hash of those that do.
+    """Name of the programs that costs are learnt for together.
+
+    It says the picture's mode, whether the steps shrink it, and a hash of those that do.
 
     Args:
         begun: a program's steps on its picture.
@@ -84,12 +86,12 @@ def signature_of(begun: StepsOnPicture) -> str:
 
 
 def choose_for_program(job: Job, appraisers: ProgramAppraisers, picture: KnownPicture) -> Chosen:
-    """What is cheapest for a program, as segments.
+    """The cheapest choice for a program, as segments.
 
     Args:
         job: the sample.
         appraisers: of this worker.
-        picture: what has been told of its file.
+        picture: facts about its file.
     """
     assert picture.begun is not None, "a program has begun"
     steps, appraiser = picture.begun.steps, appraisers.of(signature_of(picture.begun))
@@ -127,7 +129,7 @@ def try_out_program(job: Job, done: Done, appraisers: ProgramAppraisers) -> tupl
 
 
 def segments_of(program: Program) -> Stages:
-    """How a trial runs a program.
+    """The stages that a trial of a program runs.
 
     Args:
         program: that has been checked.
@@ -145,7 +147,7 @@ def segments_of(program: Program) -> Stages:
 
 
 def look_at_program(data: bytes, program: Program) -> KnownPicture:
-    """What can be told of the file of a program without decoding it.
+    """Look at the file of a program without decoding it.
 
     Args:
         data: the file.

@@ -40,6 +40,11 @@ import importlib.metadata as metadata
 real = metadata.version
 metadata.version = lambda name: "2.0.0" if name == "torch" else real(name)
 """
+EARLIER = """
+import sophon_loader.wire.version as version
+version.VERSIONS = (4,)
+"""
+"""A release that knows no programs."""
 needs_crop = pytest.mark.skipif("roi-jpeg" not in encoding_names(), reason="the C extension is not built")
 Samples = list[tuple[str, Any]]
 Epochs = list[tuple[Samples, dict[str, Any]]]
@@ -141,10 +146,40 @@ def test_an_agent_with_another_pillow_may_cut_files(root: Path, other_pillow: Ag
 
 
 @needs_crop
+def test_an_agent_with_another_torch_is_asked_by_programs(root: Path, expected: list[Samples], tmp_path: Path) -> None:
+    """What is drawn here needs no torch there: parts of files and crops come as from an agent with the same one."""
+    with agent_for(root, *NARROW, modules=modules(tmp_path, OTHER_TORCH)) as agent:
+        agent.ready()
+        for policy, most in (("auto", None), ("all-off", {"pixels": 48}), (Cropping(), None)):
+            reports = reports_of(epochs(root, agent.address(), policy), expected)
+            assert all(report["degraded"] == 0 for report in reports)
+            assert most is None or all(report["choices"] == most for report in reports)
+            assert sum(report["choices"].get("file", 0) for report in reports) < 40, "the others crossed smaller"
+            for report in reports:
+                said = "\n".join(report["notes"])
+                assert "no op behind the last crop or resize" in said and "2.0.0 there" in said
+                assert "roi-jpeg" not in said and "cannot be sent" not in said
+        with epochs_of_workers(root, agent.address()) as (found, report):
+            assert found == expected[:2] and report["fallbacks"] == 0 and report["choices"].get("file", 0) < 16
+
+
+@contextlib.contextmanager
+def epochs_of_workers(root: Path, agent: str) -> Iterator[tuple[list[Samples], dict[str, Any]]]:
+    """Two epochs of three workers that look ahead, and the report of the second."""
+    loader = OffloadingDataLoader(
+        folder(root), batch_size=7, agent=agent, policy="resize-off", num_workers=3, seed=3, options=QUICK
+    )
+    try:
+        yield [samples_of(loader) for _ in range(2)], loader.report().as_dict()
+    finally:
+        loader.close()
+
+
+@needs_crop
 def test_the_random_numbers_of_another_torch_are_not_trusted(
     root: Path, expected: list[Samples], tmp_path: Path
 ) -> None:
-    with agent_for(root, *NARROW, modules=modules(tmp_path, OTHER_TORCH)) as agent:
+    with agent_for(root, *NARROW, modules=modules(tmp_path, OTHER_TORCH + EARLIER)) as agent:
         assert "roi-jpeg" in agent.status()["encodings"]
         for policy in ("auto", "all-off"):
             reports = reports_of(epochs(root, agent.address(), policy), expected)
@@ -186,18 +221,19 @@ def test_an_agent_that_comes_back_as_other_software_runs_no_op_any_more(
 
 
 def test_another_default_dtype_is_other_software(root: Path) -> None:
-    """Random numbers and ToTensor are others with it; agents have torch's own."""
+    """Random numbers and ToTensor are others with it; agents have torch's own, so these numbers are drawn here."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         plain = [samples for samples, _ in epochs(root, None, "no-off")]
         with agent_for(root) as agent:
+            agent.ready()
             reports = reports_of(epochs(root, agent.address(), "all-off"), plain)
     finally:
         torch.set_default_dtype(before)
     for report in reports:
-        assert set(report["cuts"]) == {0}
-        (note,) = [note for note in report["notes"] if "no op runs at the agent" in note]
+        assert set(report["cuts"]) == {2}
+        (note,) = [note for note in report["notes"] if "no op behind the last crop or resize" in note]
         assert "default dtype torch.float64 here and torch.float32 there" in note
 
 

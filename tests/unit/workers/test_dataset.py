@@ -52,6 +52,7 @@ class SessionStandIn:
     gone: bool = True
     gave_up_s: float = 0.0
     lost_s: float = 0.0
+    awaits_headers: bool = False
     room: int = 1000
     """Samples that may be wanted and not taken."""
 
