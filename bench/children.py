@@ -59,7 +59,9 @@ class ChildFailed(RuntimeError):
 # --- agents -----------------------------------------------------------------------------------------------------------
 
 
-def start_agent(bed: Bed, data: Path, cores: float | None = 1.0, within: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def start_agent(
+    bed: Bed, data: Path, cores: float | None = 1.0, within: tuple[str, ...] = (), port: int = PORT
+) -> subprocess.Popen[str]:
     """Start the agent of a bed, with one worker, and wait until it is ready; it ends with the bed.
 
     Args:
@@ -68,11 +70,12 @@ def start_agent(bed: Bed, data: Path, cores: float | None = 1.0, within: tuple[s
         cores: CPU quota of the agent's host in cores; None for no quota. One of less than a core holds from when its
             worker is ready: that imports torch first, for a minute with 0.05 cores.
         within: what its command line is preceded by: a program that runs another one in its own place.
+        port: that it listens on.
 
     Returns:
         Its process. Loaders on the bed find it at `agent_address(bed)`.
     """
-    bind = f"tcp://{bed.agent_host.address}:{PORT}"
+    bind = f"tcp://{bed.agent_host.address}:{port}"
     # Without keys, as the peers are; bench.keys says what they cost.
     serving = [*AGENT, "--insecure", "--export", f"{EXPORT}={data}", "--bind", bind, "--workers", "1"]
     serving += bed.agent_arguments
@@ -83,7 +86,7 @@ def start_agent(bed: Bed, data: Path, cores: float | None = 1.0, within: tuple[s
     )
     announced(agent)
     if cores != at_start:
-        wait_for_worker(f"tcp://{bed.agent_host.address}:{PORT}", bed.agent_host)
+        wait_for_worker(bind, bed.agent_host)
         bed.agent_host.set_quota(cores)
     return agent
 

@@ -47,11 +47,13 @@ class Case:
         system: a policy of ours, or a peer.
         prefetch: batches per worker that torch hands out ahead, or `NONE`; of ours.
         round_trip_ms: to its server.
+        port: of the agent; of ours.
     """
 
     system: str
     prefetch: int | str
     round_trip_ms: float
+    port: int = PORT
 
     @property
     def name(self) -> str:
@@ -98,7 +100,8 @@ class _Client(Client):
 
 @contextmanager
 def loader_far_away(address: str, part: dict[str, Any], case: dict[str, Any]) -> Iterator[Orders]:
-    """A loader of ours. Orders: `profile`, `epoch` with its number, and `memory`, an epoch with its number, too.
+    """A loader of ours. Orders: `profile`, `epoch` with its number, and `memory`, an epoch with its number, too; and
+    `first`, the seconds until another loader, made for that, has its first batch.
 
     Args:
         address: of the agent, by its relay.
@@ -112,14 +115,12 @@ def loader_far_away(address: str, part: dict[str, Any], case: dict[str, Any]) ->
         dataset: Any = ConcatDataset([ImageFolder(loaded.data, v1.PILToTensor())] * loaded.repeat)
     else:
         dataset = folder(loaded.data, loaded.repeat)
-    loader = our_loader(
-        dataset,
-        loaded.workers,
-        loaded.batch_size,
-        agent=address,
-        policy=told.system,
-        prefetch_factor=None if told.prefetch == NONE else told.prefetch,
-    )
+    given = {
+        "agent": address,
+        "policy": told.system,
+        "prefetch_factor": None if told.prefetch == NONE else told.prefetch,
+    }
+    loader = our_loader(dataset, loaded.workers, loaded.batch_size, **given)
     client = _Client(loader)
 
     def measure() -> dict[str, Any]:
@@ -127,8 +128,16 @@ def loader_far_away(address: str, part: dict[str, Any], case: dict[str, Any]) ->
         notes = loader.report().notes
         return {**measured, **told_by(loader), "starved": STARVED_NOTE in notes, "ahead": looked_ahead(notes)}
 
+    def first(_: str) -> float:
+        another = our_loader(dataset, loaded.workers, loaded.batch_size, **given)
+        since_s = time.perf_counter()
+        next(iter(another))
+        took_s = time.perf_counter() - since_s
+        another.close()
+        return took_s
+
     orders = orders_of(loader, measure)
-    yield {**orders, "memory": lambda number: memory_peaks(lambda: orders["epoch"](number))}
+    yield {**orders, "memory": lambda number: memory_peaks(lambda: orders["epoch"](number)), "first": first}
     loader.close()
 
 
@@ -175,7 +184,7 @@ def our_child(bed: LinkedHosts, part: Part, case: Case) -> Iterator[Child]:
         part: what is loaded.
         case: the policy, and the way.
     """
-    with relay_to(bed, PORT, case.round_trip_ms) as port:
+    with relay_to(bed, case.port, case.round_trip_ms) as port:
         address = f"tcp://{RELAY_ADDRESS}:{port}/{EXPORT}"
         settings = {"address": address, "part": asdict(part), "case": asdict(case)}
         with child(bed.loader_host, LOADER_CORE, loader_far_away, settings) as loader:

@@ -192,6 +192,24 @@ def latency(result: Result) -> str:
     return "\n\n".join([table(columns, rows), *missing])
 
 
+def other_torch(result: Result) -> str:
+    """An agent with another torch beside one alike, by policy and round trip."""
+    rows = [
+        (
+            f"`{entry['policy']}`",
+            f"{entry['round_trip_ms']:g}",
+            middle(entry["alike_images_per_s"], 0),
+            middle(entry["other_images_per_s"], 0),
+            spread(entry["rate_ratio"], 3),
+            spread(entry["bytes_ratio"], 3),
+            spread(entry["first_batch_later_s"], 2),
+        )
+        for entry in result.rows["summary"]
+    ]
+    shape = ("policy", "round trip, ms", "the same torch, images/s", "another, images/s", "ratio", "bytes, ratio")
+    return table((*shape, "first batch, s later"), rows)
+
+
 MEMORY = {"pss_mb": "PSS, MB", "private_mb": "private, MB", "shm_mb": "/dev/shm, MB"}
 """What a loader's processes have at 0 ms, at most."""
 
@@ -475,6 +493,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "live": live,
     "steadiness": steadiness,
     "latency": of_file("latency")(latency),
+    "other-torch": of_file("other-torch")(other_torch),
     "look-ahead": of_file("look-ahead")(latency),
     "look-ahead-large": of_file("look-ahead-large")(latency),
     "overhead": overhead,

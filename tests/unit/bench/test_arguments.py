@@ -40,6 +40,7 @@ WRONG = {
     "bench.fastflow": ("--data nowhere", "--trial-steps 0", "--shares 0", "--link-mbit -1", "--step-ms -1"),
     "bench.overlap": ("--data nowhere", "--link-mbit 0", "--gradient-mb 0", "--prefetch 2 2", "--steps 0"),
     "bench.link": ("--data nowhere", "--policies torch", "--workers 0", "--workers 1 1", "--link-mbit 0", "--rounds 0"),
+    "bench.other_torch": ("--data /nowhere", "--rounds 0", "--round-trips-ms -1", "--policies none"),
     "bench.latency": (
         "--data nowhere",
         "--policies torch",
