@@ -61,7 +61,7 @@ def begin(
     stage, last = 1, chain.shrinks_until if stop is None else min(stop, chain.shrinks_until)
     counts = [len(image.steps)]
     if furthest is not None:
-        last = min(furthest, chain.deferrable)
+        last = min(furthest, chain.deferrable, chain.image_stages)
     if not trusted():
         last = 1
     source.sealed = True
