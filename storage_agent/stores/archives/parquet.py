@@ -19,6 +19,7 @@ import pyarrow.parquet
 import xxhash
 
 from storage_agent.stores.archives.members import MAX_MEMBERS, ArchiveRefused, Members
+from storage_agent.stores.archives.pictures import picture_suffix
 
 MAX_CHUNK_NBYTES = 4 << 30
 """Of the pictures of one row group."""
@@ -31,10 +32,7 @@ _SHOWN = 20
 _DICTIONARIES = {"RLE_DICTIONARY", "PLAIN_DICTIONARY"}
 _IN_ONE_PIECE = {"PLAIN", "RLE", "BIT_PACKED", *_DICTIONARIES}
 """Encodings of a column whose values lie in one piece; RLE and BIT_PACKED write only which values are null."""
-_FIRST_BYTES = {
-    b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png", b"BM": "bmp", b"II*\0": "tif", b"MM\0*": "tif",
-    b"P3": "ppm", b"P6": "ppm", b"P2": "pgm", b"P5": "pgm",
-}  # fmt: skip
+_NO_PICTURE = "remove the row, or name the column of pictures: parquet://PATH#COLUMN"
 _SMALLER = "write the table anew with smaller row groups (row_group_size=100)"
 _REMEDY = 'write the table anew: pyarrow.parquet.write_table(table, NEW, compression="none")'
 
@@ -63,8 +61,8 @@ def read_parquet(file: IO[bytes], nbytes: int, seen: Callable[[int], None], *, f
         _see_plain(table, table.schema.column(number).path)
         chunks = _chunks(table.metadata, number, nbytes)
         for row, (offset, value) in enumerate(_found(table, file, chunks)):
-            name = f"{folder}/{row:08}.{_suffix(value, row)}"
-            members.add_file(name, offset=offset, length=len(value), crc=zlib.crc32(value))
+            suffix = picture_suffix(value, len(value), f"row {row}", _NO_PICTURE)
+            members.add_file(f"{folder}/{row:08}.{suffix}", offset=offset, length=len(value), crc=zlib.crc32(value))
             seen(offset)
     except (pyarrow.ArrowException, MemoryError, OSError, ValueError, ArithmeticError, LookupError) as error:
         if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
@@ -237,17 +235,3 @@ class _Places:
         if not self._has_dictionary or (at := self._earlier.get(xxhash.xxh3_128_digest(value))) is None:
             return None
         return at if self._content[at : at + len(value)] == value else None
-
-
-def _suffix(value: bytes, row: int) -> str:
-    """The end of the name of a picture, by its first bytes."""
-    if value[:4] == b"RIFF" and value[8:12] == b"WEBP":
-        return "webp"
-    for first, suffix in _FIRST_BYTES.items():
-        if value.startswith(first):
-            return suffix
-    known = ", ".join(sorted({"webp", *_FIRST_BYTES.values()}))
-    raise ArchiveRefused(
-        f"its row {row} must have a picture of a kind that is served ({known}), got {len(value)} bytes that begin with "
-        f"{value[:12]!r}; remove the row, or name the column of pictures: parquet://PATH#COLUMN"
-    )
