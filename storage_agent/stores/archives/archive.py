@@ -1,4 +1,4 @@
-"""Archives whose members can be read one by one: tar files, and zip and parquet files that are not compressed."""
+"""Archives whose members can be read one by one: tar files; zip and parquet files and MDS shards, not compressed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Archive:
 
     Args:
         export: the export's name, for the texts of errors.
-        location: `tar://`, `zip://` or `parquet://` and a path, which may have ranges in braces and `*`.
+        location: `tar://`, `zip://`, `parquet://` or `mds://` and a path, which may have ranges in braces and `*`.
         max_file_nbytes: larger files are refused.
         index_folder: where indexes are kept; None for the usual one.
         found: the index and the archives that the agent found at its start; None before that.
@@ -251,7 +251,7 @@ class Archive:
         if (found := zlib.crc32(data)) == expected:
             return
         notes, remedy = "archive", "the archive is damaged: test it (unzip -t), copy it again, and restart the agent"
-        if self._location.startswith("parquet:"):
+        if self._location.startswith(("parquet:", "mds:")):
             notes = "index"
             remedy = (
                 "the file was replaced or is damaged: copy it anew, so that its time changes, and restart the agent"

@@ -1,4 +1,7 @@
-"""The archives that a location names: `tar:///data/shards/{000000..000099}.tar`, `parquet:///data/*.parquet#image`."""
+"""The archives that a location names: `tar:///data/shards/{000000..000099}.tar`, `parquet:///data/*.parquet#image`.
+
+Of an MDS set, that is its index.json, which lists the others.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ class ArchiveLocation:
     """A location in its parts.
 
     Args:
-        kind: its scheme: "tar", "zip" or "parquet".
-        path: may have ranges in braces and `*`.
-        column: the name of the column of a parquet file that holds the pictures; "" where none is named.
+        kind: its scheme: "tar", "zip", "parquet" or "mds".
+        path: may have ranges in braces and `*`, except for "mds".
+        column: the name of the column of a table or set that holds the pictures; "" where none is named.
 
     Example:
         >>> ArchiveLocation.of("parquet:///data/*.parquet#image")
@@ -40,7 +43,7 @@ class ArchiveLocation:
     def of(location: str) -> ArchiveLocation:
         """The parts of what stands behind `--export NAME=`."""
         kind, _, path = location.partition("://")
-        if kind == "parquet" and not os.path.exists(path):
+        if kind in ("parquet", "mds") and not os.path.exists(path):
             front, mark, column = path.rpartition("#")
             if mark and "/" not in column:
                 return ArchiveLocation(kind, front, column)
@@ -53,11 +56,11 @@ class ArchiveLocation:
 
 
 def containers_of(export: str, location: str) -> list[str]:
-    """The paths of an export's archives, in the order of the location and of names.
+    """The paths of an export's archives, in the order of the location and of names; of an MDS set, its index.json.
 
     Args:
         export: its name, for the texts of errors.
-        location: `tar://`, `zip://` or `parquet://` and a path, which may have ranges in braces and `*`.
+        location: `tar://`, `zip://`, `parquet://` or `mds://` and a path, which may have ranges in braces and `*`.
 
     Raises:
         ConfigError: one is not there, or cannot be served.
@@ -69,6 +72,10 @@ def containers_of(export: str, location: str) -> list[str]:
             f"export {export!r} must be {scheme}:// and an absolute path, or one that begins with ./, got "
             f"{location!r}; write {scheme}:///data/x.{scheme}"
         )
+    if scheme == "mds":
+        path = os.path.join(path, "index.json") if os.path.isdir(path) else path
+        _check(export, scheme, path)
+        return [os.path.abspath(path)]
     found = [path] if os.path.exists(path) else [one for each in _spelled_out(export, path) for one in _there(each)]
     if not found:
         raise ConfigError(

@@ -1,7 +1,8 @@
 """The process that reads archives and writes their indexes: `python -m storage_agent.stores.archives.index_child`.
 
 It holds no keys and no sockets, and has a limit of memory. It takes one `IndexTask` as JSON on its standard input, with
-the number of its parent process, and gives one `Outcome` as JSON on its standard output.
+the number of its parent process, and gives one `Outcome` as JSON on its standard output. Or it takes the path of the
+index.json of an MDS set, and gives its shards.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tqdm import tqdm
 
 from sophon_loader.host.regular import open_regular
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
 from storage_agent.stores.archives.index import FOLDER, ContainerVersion, Index, IndexEntry, write_index
+from storage_agent.stores.archives.mds import read_set, read_shard
 from storage_agent.stores.archives.members import ArchiveRefused, LeftOut, Members
 from storage_agent.stores.archives.notes import Found, Notes
+from storage_agent.stores.archives.shards import Shard
 from storage_agent.stores.archives.tar import read_tar
 from storage_agent.stores.archives.zip import read_zip
 from storage_agent.stores.store import IMAGE_SUFFIXES
@@ -41,13 +44,22 @@ READERS: dict[str, Callable[[IO[bytes], int, Callable[[int], None]], Members]] =
 
 @dataclass(frozen=True)
 class ArchivePart:
-    """One archive: its path, its size and time of change, the path of its index, whether that has to be made."""
+    """One archive.
+
+    Args:
+        path: its path.
+        nbytes, modified_ns: its size and time of change.
+        index: the path of its index.
+        wanted: whether that has to be made.
+        shard: the facts that an MDS set has of it; None for other kinds.
+    """
 
     path: str
     nbytes: int
     modified_ns: int
     index: str
     wanted: bool
+    shard: Shard | None = None
 
 
 @dataclass(frozen=True)
@@ -55,10 +67,10 @@ class IndexTask:
     """What is to be indexed.
 
     Args:
-        kind: "tar", "zip" or "parquet".
+        kind: "tar", "zip", "parquet" or "mds".
         parts: the archives.
         whole: path of the index of all of them.
-        column: the name of the column of parquet files that holds the pictures; "" where none is named.
+        column: the name of the column that holds the pictures, in parquet files; "" where none is named.
     """
 
     kind: str
@@ -73,9 +85,11 @@ class Outcome:
 
     Args:
         error: why there is no index; "" if there is one.
+        shards: those of a set, where its list was the task.
     """
 
     error: str = ""
+    shards: list[Shard] = field(default_factory=list)
 
 
 def main() -> int:
@@ -84,14 +98,21 @@ def main() -> int:
     threading.Thread(target=_end_with, args=(task["parent"],), name="watch-parent", daemon=True).start()
     outcome = Outcome()
     try:
-        parts = [ArchivePart(**part) for part in task["parts"]]
-        _carry_out(IndexTask(task["kind"], parts, task["whole"], task["column"]))
+        if "set" in task:
+            outcome.shards = _listed(task["set"], task["column"])
+        else:
+            parts = [_part(**part) for part in task["parts"]]
+            _carry_out(IndexTask(task["kind"], parts, task["whole"], task["column"]))
     except ArchiveRefused as refused:
         outcome.error = str(refused)
     except OSError as error:
         outcome.error = f"its index cannot be written: {error}; give the agent another --index-folder"
     print(json.dumps(asdict(outcome)))
     return 0
+
+
+def _part(shard: dict[str, Any] | None, **part: Any) -> ArchivePart:
+    return ArchivePart(**part, shard=Shard(**shard) if shard else None)
 
 
 def _end_with(parent: int) -> None:
@@ -125,22 +146,41 @@ def _carry_out(task: IndexTask) -> None:
         _merge(task)
 
 
-def _index(task: IndexTask, part: ArchivePart, seen: Callable[[int], None]) -> None:
+def _listed(path: str, column: str) -> list[Shard]:
+    """The shards of an MDS set."""
+    try:
+        with _limited_memory():
+            return read_set(path, column)
+    except ArchiveRefused as refused:
+        raise ArchiveRefused(f"{path} cannot be served: {refused}") from refused
+    except MemoryError:
+        raise ArchiveRefused(f"{path} needs more memory than there is to read it; make several sets of it") from None
+
+
+@contextmanager
+def _limited_memory() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = MAX_MEMORY_NBYTES if hard == resource.RLIM_INFINITY else min(MAX_MEMORY_NBYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _index(task: IndexTask, part: ArchivePart, seen: Callable[[int], None]) -> None:
+    with _limited_memory():
         with os.fdopen(open_regular(part.path), "rb") as file:
             members = _members(task, part, file, seen)
             version = ContainerVersion.of(os.fstat(file.fileno()))
         if version != (part.nbytes, part.modified_ns):
             raise ArchiveRefused("it must not change while it is indexed; start the agent again once it is written")
         write_index(Path(part.index), [version], members.entries(), lambda: _notes(members, part.path))
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _members(task: IndexTask, part: ArchivePart, file: IO[bytes], seen: Callable[[int], None]) -> Members:
+    if part.shard is not None:
+        return read_shard(file, part.nbytes, seen, part.shard)
     if task.kind != "parquet":
         return READERS[task.kind](file, part.nbytes, seen)
     if importlib.util.find_spec("pyarrow") is None:

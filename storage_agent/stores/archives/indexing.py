@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ from storage_agent.stores.archives.index import (
     open_whole,
     remove_unused,
 )
+from storage_agent.stores.archives.members import ArchiveRefused
+from storage_agent.stores.archives.shards import Shard, shard_path
 
 _SUFFIX = ".index"
 _EDGE_NBYTES = 16 << 10
@@ -56,7 +59,7 @@ def indexed(export: str, location: str, folder: Path | None) -> tuple[Indexed, I
 
     Args:
         export: its name, for the texts of errors.
-        location: `tar://`, `zip://` or `parquet://` and a path.
+        location: `tar://`, `zip://`, `parquet://` or `mds://` and a path.
         folder: where indexes are kept; None for the usual one.
 
     Raises:
@@ -65,11 +68,14 @@ def indexed(export: str, location: str, folder: Path | None) -> tuple[Indexed, I
     paths = containers_of(export, location)
     folder = private_index_folder(folder)
     parts = ArchiveLocation.of(location)
+    shards: list[Shard] = []
+    if parts.kind == "mds":
+        shards, paths = _shards(export, parts, paths[0])
     states = [_state(export, path) for path in paths]
-    whole = folder / _name(parts.what, paths, states)
+    whole = folder / _name(parts.what, paths, states, shards)
     index = open_whole(whole)
     if index is None:
-        _make(export, parts, paths, states, folder, whole)
+        _make(export, parts, paths, states, folder, whole, shards)
         index = open_whole(whole)
     if index is None:
         raise ConfigError(
@@ -80,18 +86,53 @@ def indexed(export: str, location: str, folder: Path | None) -> tuple[Indexed, I
     return Indexed(str(whole), tuple(paths)), index
 
 
+def _shards(export: str, location: ArchiveLocation, path: str) -> tuple[list[Shard], list[str]]:
+    """The shards that an index.json lists, and their paths. Each start reads it, since it may have changed.
+
+    Raises:
+        ConfigError: it is damaged, or a shard is not there or lies elsewhere.
+    """
+    outcome = _asked(export, location, {"set": path})
+    shards = [Shard(**one) for one in outcome["shards"]]
+    try:
+        # Checked again here: a process that has parsed a hostile file must not decide which files are read.
+        return shards, [shard_path(os.path.dirname(path), one.name) for one in shards]
+    except ArchiveRefused as refused:
+        raise ConfigError(f"export {export!r}: {path} cannot be served: {refused}") from refused
+
+
 def _make(
-    export: str, location: ArchiveLocation, paths: Sequence[str], states: Sequence[_State], folder: Path, whole: Path
+    export: str,
+    location: ArchiveLocation,
+    paths: Sequence[str],
+    states: Sequence[_State],
+    folder: Path,
+    whole: Path,
+    shards: Sequence[Shard],
 ) -> None:
     parts: list[dict[str, Any]] = []  # see `index_child.ArchivePart`
-    for path, state in zip(paths, states, strict=True):
-        index = folder / _name(location.what, [path], [state])
+    for number, (path, state) in enumerate(zip(paths, states, strict=True)):
+        shard = shards[number : number + 1]
+        index = folder / _name(location.what, [path], [state], shard)
         part: dict[str, Any] = {"path": path, "nbytes": state.nbytes, "modified_ns": state.modified_ns}
-        parts.append({**part, "index": str(index), "wanted": not _is_reserved(index)})
-    what = {"kind": location.kind, "column": location.column}
-    task = {**what, "parts": parts, "whole": str(whole), "parent": os.getpid()}
+        facts = asdict(shard[0]) if shard else None
+        parts.append({**part, "index": str(index), "wanted": not _is_reserved(index), "shard": facts})
+    _asked(export, location, {"kind": location.kind, "parts": parts, "whole": str(whole)})
+    for part in parts:
+        _remove_older(Path(part["index"]))
+    _remove_older(whole)
+    remove_unfinished(folder)
+
+
+def _asked(export: str, location: ArchiveLocation, task: dict[str, Any]) -> dict[str, Any]:
+    """Have the child process do a task; its outcome.
+
+    Raises:
+        ConfigError: it could not.
+    """
+    told = json.dumps({**task, "column": location.column, "parent": os.getpid()})
     command = [sys.executable, "-m", "storage_agent.stores.archives.index_child"]
-    done = subprocess.run(command, input=json.dumps(task), stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, input=told, stdout=subprocess.PIPE, text=True, check=False)
     outcome: dict[str, Any] = {}
     with contextlib.suppress(ValueError):
         outcome = json.loads(done.stdout)
@@ -102,10 +143,7 @@ def _make(
     error = outcome.get("error", ended)
     if error:
         raise ConfigError(f"export {export!r}: {error}")
-    for part in parts:
-        _remove_older(Path(part["index"]))
-    _remove_older(whole)
-    remove_unfinished(folder)
+    return outcome
 
 
 def _state(export: str, path: str) -> _State:
@@ -126,10 +164,13 @@ def _state(export: str, path: str) -> _State:
     return _State(*version, hashlib.sha256(b"".join(edges)).hexdigest())
 
 
-def _name(what: str, paths: Sequence[str], states: Sequence[_State]) -> str:
-    """The name of the index of some archives: which they are, how they are now, and what an index is."""
+def _name(what: str, paths: Sequence[str], states: Sequence[_State], shards: Sequence[Shard]) -> str:
+    """The name of the index of some archives: which they are, how they are now, and what an index is.
+
+    Shards are also what their index.json says of them: another column or another count makes another index.
+    """
     which = hashlib.sha256(b"\0".join(map(os.fsencode, [what, *paths]))).hexdigest()[:24]
-    state = hashlib.sha256(repr([MAGIC, _RULES, *map(tuple, states)]).encode()).hexdigest()[:24]
+    state = hashlib.sha256(repr([MAGIC, _RULES, *map(tuple, states), *shards]).encode()).hexdigest()[:24]
     return f"{which}-{state}{_SUFFIX}"
 
 
