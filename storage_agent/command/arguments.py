@@ -40,6 +40,8 @@ examples:
   sophon-agent serve --export "imagenet=tar:///data/shards/{000000..000099}.tar"
   # Pictures in the tables that Hugging Face's datasets write (pip install 'sophon_loader[tables]'):
   sophon-agent serve --export "food=parquet:///data/food101/train-*.parquet"
+  # Pictures in the shards that MosaicML streaming writes, uncompressed:
+  sophon-agent serve --export food=mds:///data/food101-mds
   # Objects of a bucket, with the credentials of the environment (pip install 'sophon_loader[stores]'):
   sophon-agent serve --export imagenet=s3://bucket/imagenet/train
   # Beside other agents, in a folder where all of them say that they are there:
@@ -273,7 +275,7 @@ def _add_index_folder(group: argparse._ActionsContainer) -> None:
         "--index-folder",
         type=Path,
         metavar="FOLDER",
-        help="Where the indexes of tar, zip and parquet files are kept (default: ~/.cache/sophon/indexes).",
+        help="Where the indexes of archives, tables and shards are kept (default: ~/.cache/sophon/indexes).",
     )
 
 
