@@ -35,6 +35,7 @@ NAMES = (
     "program",
     "tar",
     "zip",
+    "mds",
     "archive-index",
     *encoding_names(),
 )

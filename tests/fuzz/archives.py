@@ -23,9 +23,12 @@ from storage_agent.stores.archives.index import (
     IndexEntry,
     write_index,
 )
+from storage_agent.stores.archives.mds import read_shard
 from storage_agent.stores.archives.members import ArchiveRefused, Members
+from storage_agent.stores.archives.shards import Shard
 from storage_agent.stores.archives.tar import read_tar
 from storage_agent.stores.archives.zip import read_zip
+from tests.support.mds import shard_of
 
 Reader = Callable[[IO[bytes], int, Callable[[int], None]], Members]
 BLOCK = 512
@@ -40,6 +43,12 @@ def run_tar(data: bytes) -> None:
 def run_zip(data: bytes) -> None:
     """As it is."""
     _read(read_zip, data)
+
+
+def run_mds(data: bytes) -> None:
+    """A shard of three samples, of a picture and a label each."""
+    shard = Shard("s.mds", len(data), 3, [None, 8], 0)
+    _read(lambda file, nbytes, seen: read_shard(file, nbytes, seen, shard), data)
 
 
 def run_index(data: bytes) -> None:
@@ -147,6 +156,11 @@ def zip_seeds() -> Iterator[bytes]:
             member.write(b"pixels")
         made.comment = b"comment"
     yield file.getvalue()
+
+
+def mds_seeds() -> Iterator[bytes]:
+    """Pictures of some lengths."""
+    yield shard_of([[b"\xff\xd8\xff" + bytes(nbytes), bytes(8)] for nbytes in (0, 1, 300)])
 
 
 def index_seeds() -> Iterator[bytes]:

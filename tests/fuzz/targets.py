@@ -243,6 +243,7 @@ def targets() -> dict[str, Target]:
         Target("program", _program, _program_seeds),
         Target("tar", archives.run_tar, archives.tar_seeds),
         Target("zip", archives.run_zip, archives.zip_seeds),
+        Target("mds", archives.run_mds, archives.mds_seeds),
         Target("archive-index", archives.run_index, archives.index_seeds),
         *(Target(name, _decoder(name), _decoder_seeds(name)) for name in encodings()),
     ]
