@@ -15,10 +15,10 @@ from PIL import Image
 from sophon_loader.errors import must_leave
 from sophon_loader.host.regular import read_to_end
 from sophon_loader.kinds.image.deferred import Deferred
-from sophon_loader.kinds.image.fused_picture import DecodeTally
+from sophon_loader.kinds.image.fused_picture import DecodeTally, check
 from sophon_loader.kinds.image.opened import opened_image
 from sophon_loader.kinds.image.opening import pillow_open
-from sophon_loader.kinds.image.source import Rereads
+from sophon_loader.kinds.image.source import PictureFile, Rereads
 from sophon_loader.native import fused
 from sophon_loader.recording.containers import Containers
 from sophon_loader.recording.look_place import look_place
@@ -65,7 +65,10 @@ class Opener:
         """Within, in this thread, `PIL.Image.open` defers, and containers take deferred images to tensors."""
         pictures = Pictures(self._rereads, self._counts)
         with _PICTURES.within(pictures), self._containers.standing_in():
-            yield pictures
+            try:
+                yield pictures
+            finally:
+                pictures.end()
 
 
 class Pictures:
@@ -105,6 +108,12 @@ class Pictures:
         for tally in self._deferred:
             tally.take_back()
 
+    def end(self) -> None:
+        """The sample is made, or has failed. Files that it has loaded without a look at their pixels are checked now;
+        a damaged one that is loaded later raises there."""
+        for tally in self._deferred:
+            tally.end()
+
     @property
     def deferred(self) -> int:
         """How many were deferred."""
@@ -112,7 +121,8 @@ class Pictures:
 
     @property
     def failed(self) -> bool:
-        """Whether pixels of one could not be made, whatever became of the error."""
+        """Whether pixels of one could not be made, whatever became of the error; behind `end`, of each
+        picture that Pillow would have decoded."""
         return any(one.failed for one in self._deferred)
 
 
@@ -127,7 +137,28 @@ class _CountedTally(DecodeTally):
         super().__init__()
         self._counts = counts
         self._counted_as: Counted = ()
-        self._is_wanted = False
+        self._is_wanted = self._is_seen = self._is_over = False
+        self._unseen: PictureFile | None = None
+        """The file, from where Pillow would have decoded it to the first look or the end of the sample."""
+
+    def load(self, source: PictureFile) -> None:
+        """See `DecodeTally.load`."""
+        if self._is_over:
+            check(source)
+        elif not self._is_seen:
+            self._unseen = source
+
+    def end(self) -> None:
+        """See `Pictures.end`."""
+        source, self._unseen, self._is_over = self._unseen, None, True
+        if source is None:
+            return
+        try:
+            check(source)
+        except Exception as error:
+            if must_leave(error):
+                raise
+            self.failed = True
 
     def note(self, *, ours: bool, opened: Image.Image | None = None) -> None:
         """See `DecodeTally.note`."""
@@ -144,6 +175,7 @@ class _CountedTally(DecodeTally):
 
     def look(self, *, whole: bool) -> None:
         """See `DecodeTally.look`."""
+        self._is_seen, self._unseen = True, None
         if whole and not self._is_wanted:
             self._is_wanted = True
             self._counts.add(WHOLE, *(look_place() or ()))

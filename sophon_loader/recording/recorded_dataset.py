@@ -83,7 +83,10 @@ class RecordedDataset(Dataset[Any]):
             try:
                 found = make()
             except BaseException as error:
-                if not pictures.failed or must_leave(error):
+                if must_leave(error):
+                    raise
+                pictures.end()
+                if not pictures.failed:
                     raise
         if not pictures.failed:
             return found

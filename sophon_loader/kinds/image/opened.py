@@ -2,10 +2,11 @@
 
 Such an image is a `Deferred` and an instance of the file's own class, `JpegImageFile` for one. It answers from the
 header what that tells; whatever else the file's class has comes from Pillow's own opened file, opened when somebody
-asks. `load()` makes no pixels. The first look does, and turns the image into one of the file's own class.
+asks. `load()` makes no pixels, and tells the file's tally. The first look makes them, and turns the image into one of
+the file's own class.
 
-Not as Pillow's: behind `close()`, `with` and `verify()` there are still pixels; a damaged file raises at the look, not
-in `load()`, and each time; `fp` of a path is a stream of the file's bytes.
+Not as Pillow's: behind `close()`, `with` and `verify()` there are still pixels; `fp` of a path is a stream of the
+file's bytes. A damaged file raises at each look, and in `load()` only if the tally does.
 """
 
 from __future__ import annotations
@@ -181,6 +182,9 @@ class Opened(Deferred):
             if known["_exclusive_fp"] and stream is not None:
                 stream.close()
             known.update(_LOADED, tile=[])
+            tally = self._node.source.tally
+            if tally is not None:
+                tally.load(self._node.source)
 
     def _pixels(self) -> Any:
         return Deferred._im.fget(self) if self._is_loaded else None  # type: ignore[attr-defined]
