@@ -10,6 +10,9 @@ from types import FrameType
 from typing import NamedTuple
 
 _LIBRARIES = ("torchvision", "timm", "albumentations", "albucore", "torch", "PIL", "numpy", "cv2", "sophon_loader")
+_HUGGING_FACE = "datasets"
+"""A library whose name many users give to a folder of their own, so only an installed one is a library."""
+_INSTALLED = {"site-packages", "dist-packages"}
 _TELLING = ("torchvision", "timm", "albumentations")
 """Whose functions have names that say more than the user's line, such as `to_tensor` in a `Compose`."""
 _STANDARD = "python"
@@ -57,12 +60,13 @@ def _library_of(file: str) -> str:
     if file.startswith("<"):
         return "" if file.startswith(_TYPED_IN) else _STANDARD
     path = Path(file)
-    for name in _LIBRARIES:
+    is_installed = bool(_INSTALLED & {*path.parts})
+    for name in (*_LIBRARIES, _HUGGING_FACE) if is_installed else _LIBRARIES:
         module = sys.modules.get(name)
         if any(path.is_relative_to(folder) for folder in getattr(module, "__path__", ())):
             return name
     for name in ("stdlib", "platstdlib"):
         folder = Path(sysconfig.get_path(name))
-        if path.is_relative_to(folder) and not {"site-packages", "dist-packages"} & {*path.parts}:
+        if path.is_relative_to(folder) and not is_installed:
             return _STANDARD
     return ""

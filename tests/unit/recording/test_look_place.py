@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -73,3 +75,18 @@ def test_code_of_libraries_alone_is_no_place() -> None:
     assert namespace["found"] == [("<stdin>", "1", "<module>", "")]
     exec(compile("found.append(look_place())", "<frozen library>", "exec"), namespace)
     assert namespace["found"][1].function == "test_code_of_libraries_alone_is_no_place"
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_hugging_faces_library_is_none_of_the_users_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    folder = tmp_path / "site-packages" if installed else tmp_path
+    package = ModuleType("datasets")
+    package.__path__ = [str(folder / "datasets")]
+    monkeypatch.setitem(sys.modules, "datasets", package)
+    namespace: dict[str, Any] = {"look_place": look_place}
+    file = folder / "datasets" / "formatting.py"
+    exec(compile("def formatted(): return look_place()", str(file), "exec"), namespace)
+    calling = "test_hugging_faces_library_is_none_of_the_users_folders"
+    assert namespace["formatted"]().function == (calling if installed else "formatted")
