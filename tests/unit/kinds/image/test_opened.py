@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -410,6 +411,18 @@ USES: list[Question] = [
 ]
 
 OF_FILES: list[Question] = [lambda image: image.layers, lambda image: image.quantization]
+
+
+@pytest.mark.parametrize(("kind", "opens"), [("jpeg 4:2:0", False), ("jpeg turned", True)])
+def test_pillow_opens_a_jpeg_for_its_exif_only_where_there_may_be_some(
+    kind: str, opens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image: Any = opened(file_of(kind))
+    asked = Mock(wraps=image._file)
+    monkeypatch.setattr(type(image), "_file", asked)
+    image.load()
+    image.getexif()
+    assert asked.called is opens
 
 
 def _itself(image: Any) -> Any:
