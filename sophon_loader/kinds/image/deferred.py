@@ -98,7 +98,7 @@ class Deferred(_Ours):
 
     @property
     def _im(self) -> Any:
-        self._look()
+        Deferred._look(self)  # another thread may have made it an image of Pillow's class since this was called
         return self.__dict__["_im"]
 
     @_im.setter
