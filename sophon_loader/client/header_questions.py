@@ -1,4 +1,4 @@
-"""The questions for headers of files that one connection waits for: values in, values out; no socket, no clock."""
+"""The questions for headers of files that one connection has asked: values in, values out; no socket, no clock."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ OnHeaders = Callable[[Sequence[int], Sequence[int], Sequence[bytes]], None]
 """Takes the numbers of samples, the sizes of their files in bytes, and the headers of these, packed; b"" for none."""
 FIRST_NUMBER = 1 << 62
 """The first question's number: no request of a sample has one that large."""
-MAX_WAITING = 16
-"""Questions that are waited for at a time; a further one takes the place of the oldest."""
+MAX_UNANSWERED = 16
+"""Questions whose answers are known when they come; a further one takes the place of the oldest."""
 
 
 class HeaderQuestions:
     """Asks for headers, a hint that may be lost: a sample whose header is not known comes in another way.
 
     Attributes:
-        told: takes the headers that come; None drops them.
+        told: takes the headers of each answer, also of a late one; None drops them.
+        late: an answer took too long, and since then none arrived in time. Without this, a slow disk would delay
+            every batch of an epoch.
 
     Example:
         >>> questions = HeaderQuestions()
@@ -32,13 +34,15 @@ class HeaderQuestions:
 
     def __init__(self) -> None:
         self._numbers = itertools.count(FIRST_NUMBER)
-        self._waiting: dict[int, Sequence[int]] = {}
+        self._unanswered: dict[int, Sequence[int]] = {}
+        self._waited_for: set[int] = set()
         self.told: OnHeaders | None = None
+        self.late = False
 
     @property
     def waiting(self) -> bool:
-        """True while an answer may still come."""
-        return bool(self._waiting)
+        """True while an answer is worth waiting for."""
+        return bool(self._waited_for) and not self.late
 
     def ask(self, export: str, samples: Sequence[int], keys: Sequence[str]) -> AskHeaders:
         """The question for some samples' files.
@@ -48,22 +52,29 @@ class HeaderQuestions:
             samples: their numbers, at most `MAX_HEADERS`.
             keys: what the agent calls their files.
         """
-        if len(self._waiting) == MAX_WAITING:
-            del self._waiting[next(iter(self._waiting))]
+        if len(self._unanswered) == MAX_UNANSWERED:
+            self._pop(next(iter(self._unanswered)))
         number = next(self._numbers)
-        self._waiting[number] = samples
+        self._unanswered[number] = samples
+        self._waited_for.add(number)
         return AskHeaders(number, export, list(keys))
 
     def answered(self, answer: Headers) -> None:
-        """Pass on the headers that an agent has sent; drop those of a question that was given up."""
-        samples = self._waiting.pop(answer.id, None)
+        """Pass on the headers that an agent has sent; drop unknown ones."""
+        self.late = self.late and answer.id not in self._waited_for
+        samples = self._pop(answer.id)
         if samples is not None and len(samples) == len(answer.headers) and self.told is not None:
             self.told(samples, answer.nbytes, answer.headers)
 
     def refused(self, failed: Failed) -> bool:
         """Give up the questions that a failure answers; True if there are any."""
-        return any(self._waiting.pop(number, None) is not None for number in failed.ids)
+        return any([self._pop(number) is not None for number in failed.ids])
 
     def give_up(self) -> None:
-        """Wait for no answer any more."""
-        self._waiting.clear()
+        """Wait for no answer any more, nor for those of further questions while `late` holds."""
+        self.late = self.late or self.waiting
+        self._waited_for.clear()
+
+    def _pop(self, number: int) -> Sequence[int] | None:
+        self._waited_for.discard(number)
+        return self._unanswered.pop(number, None)

@@ -49,6 +49,7 @@ class Requests:
         gone: whether the agent has been given up, until `trust` says otherwise.
         patience: how long it is waited for.
         retries: samples asked for again so far.
+        by_programs: whether the agent is asked by programs, until it turns out to know none.
 
     Example:
         >>> requests = Requests(OffloadOptions(), "agent-1", now_s=0.0)
@@ -69,7 +70,7 @@ class Requests:
     ) -> None:
         self._options = options
         self._known = known
-        self._by_programs = by_programs
+        self.by_programs = by_programs
         self._instance = instance
         self._window = RequestWindow(options.window, options.window_nbytes)
         """How many samples may be unanswered."""
@@ -322,8 +323,8 @@ class Requests:
         Args:
             now_s: the time, s.
         """
-        if self._by_programs:
-            self._by_programs = False
+        if self.by_programs:
+            self.by_programs = False
             self._ask_again()
         return self._fill(now_s)
 
@@ -470,7 +471,7 @@ class Requests:
         known = wanted.cut if self._known is None else self._known[source]
         if drawn is not None:
             has_a_name = wanted.prices is not None or drawn.segment_of(wanted.cut) is not None
-            if self._by_programs and known < drawn.furthest and has_a_name:
+            if self.by_programs and known < drawn.furthest and has_a_name:
                 return wanted
             wanted = replace(wanted, drawn=None)
         if known < 0 or now_s < self._files_until_s.get(source, -math.inf):

@@ -340,13 +340,18 @@ class Session:
         self._take(*received)
         return received[0]
 
+    @property
+    def takes_programs(self) -> bool:
+        """True while the agent lives and is asked by programs."""
+        return self._requests.by_programs and not self.gone
+
     def ask_headers(self, wanted: Sequence[Wanted]) -> None:
         """Ask for the headers of samples' files.
 
         Args:
             wanted: the samples, at most `MAX_HEADERS`, whatever is wanted of them.
         """
-        if self.gone or not self.terms.by_programs:
+        if not self.takes_programs:
             return
         samples, keys = [one.sample for one in wanted], [self.key(one) for one in wanted]
         with contextlib.suppress(AgentUnreachable):  # the next request for a sample deals with that
@@ -358,14 +363,16 @@ class Session:
         return self.header_questions.waiting and not self.gone
 
     def await_headers(self, timeout_s: float) -> None:
-        """Wait until all headers that were asked for have come; those that do not come in time are given up.
+        """Wait for all headers that were asked for; later ones are learnt when they arrive.
 
         Args:
             timeout_s: how long at most.
         """
         end_s = now_s() + timeout_s
-        while self.awaits_headers and (left_s := end_s - now_s()) > 0:
-            self.hear(min(left_s, _WAIT_S))
+        while self.awaits_headers:
+            left_s = max(0.0, end_s - now_s())
+            if self.hear(min(left_s, _WAIT_S)) is None and not left_s:  # messages that lie here need no time
+                break
         self.header_questions.give_up()
 
     def _in_part(self) -> int:

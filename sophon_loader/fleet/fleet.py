@@ -192,7 +192,7 @@ class Fleet:
 
     def ask_headers(self, wanted: Sequence[Wanted]) -> None:
         """Ask for the headers of samples' files, each at the agent that would be asked for it; see `Session`."""
-        able = [n for n, lane in enumerate(self.lanes) if not lane.gone and lane.terms.by_programs]
+        able = [n for n, lane in enumerate(self.lanes) if lane.takes_programs]
         if not able:
             return
         homes = self.homes.deal([self._below(one) for one in wanted], [0] * len(self.lanes), able.__contains__)

@@ -17,7 +17,7 @@ from sophon_loader.client.wanted import BatchId, Wanted
 from sophon_loader.encodings.catalogue import ANY_PART, INFO_CLASSES
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.pipeline.randomness import Seed
-from sophon_loader.wire.messages import CHEAPEST, Fetch, Message, Sample
+from sophon_loader.wire.messages import CHEAPEST, AskHeaders, Failure, Fetch, Headers, Message, Refused, Sample
 from tests.support.clocks import FakeClock
 from tests.support.loaders import sample_message
 
@@ -153,3 +153,70 @@ def test_a_reply_that_nobody_waits_for_does_not_count(connection: ConnectionStan
     connection.coming += [(clock.now_s + 0.01, answer(77)), (clock.now_s + 0.02, answer(FIRST))]
     session.next(BATCH)
     assert session.fresh == 1 and session.net_s == pytest.approx(0.02)
+
+
+# --- headers of files -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asking(connection: ConnectionStandIn) -> Session:
+    """A session with an agent that is asked by programs; what it learns of samples' headers lies in `learnt`."""
+    return Session(replace(TERMS, known=(-1, -1), by_programs=True))
+
+
+@pytest.fixture
+def learnt(asking: Session) -> list[int]:
+    found: list[int] = []
+    asking.header_questions.told = lambda samples, nbytes, headers: found.extend(samples)
+    return found
+
+
+def headers_for(connection: ConnectionStandIn) -> Headers:
+    """The answer to the question that was sent last."""
+    question = connection.sent[-1]
+    assert isinstance(question, AskHeaders)
+    return Headers(question.id, [10 for _ in question.keys], [b"" for _ in question.keys])
+
+
+def test_late_headers_hold_up_one_batch_and_are_learnt(
+    connection: ConnectionStandIn, clock: FakeClock, asking: Session, learnt: list[int]
+) -> None:
+    """Of a slow disk, or where answers get lost: no epoch in which every batch waits in vain."""
+    began_s = clock.now_s
+    for sample in range(5):
+        asking.ask_headers([wanted(sample)])
+        connection.coming.append((clock.now_s + 2.5, headers_for(connection)))
+        asking.await_headers(2.0)
+        clock.now_s += 1.0
+    assert clock.now_s - began_s == pytest.approx(5 * 1.0 + 2.0)
+    while asking.hear(0):
+        pass
+    assert learnt == [0, 1, 2], "those that are there by now"
+    asking.ask_headers([wanted(5)])
+    connection.coming.clear()
+    connection.coming.append((clock.now_s, headers_for(connection)))
+    asking.hear(0)
+    asking.ask_headers([wanted(6)])
+    assert asking.awaits_headers, "the last answer came in time"
+
+
+def test_headers_that_have_come_are_learnt_where_there_is_no_time_to_wait(
+    connection: ConnectionStandIn, clock: FakeClock, asking: Session, learnt: list[int]
+) -> None:
+    """They lie here while another agent of several is waited for."""
+    asking.ask_headers([wanted(3)])
+    connection.coming.append((clock.now_s, headers_for(connection)))
+    asking.await_headers(0.0)
+    assert learnt == [3] and not asking.header_questions.late
+
+
+def test_an_agent_that_knows_no_programs_is_asked_for_no_headers(
+    connection: ConnectionStandIn, clock: FakeClock, asking: Session
+) -> None:
+    """Behind a balancer, one of an earlier release may answer in the place of the one that was greeted."""
+    asking.ask_headers([wanted(0)])
+    connection.coming.append((clock.now_s, Refused(Failure.VERSION, "install the same release")))
+    asking.await_headers(2.0)
+    sent = len(connection.sent)
+    asking.ask_headers([wanted(1)])
+    assert len(connection.sent) == sent and not asking.takes_programs
