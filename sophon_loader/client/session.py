@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sophon_loader.client.address import Address
-from sophon_loader.client.asking import messages_of
+from sophon_loader.client.asking import in_messages, key_nbytes, messages_of
 from sophon_loader.client.connection import Connection, is_corrupt
 from sophon_loader.client.header_questions import HeaderQuestions
 from sophon_loader.client.options import OffloadOptions
@@ -353,9 +353,11 @@ class Session:
         """
         if not self.takes_programs:
             return
-        samples, keys = [one.sample for one in wanted], [self.key(one) for one in wanted]
+        asked = [(one.sample, self.key(one)) for one in wanted]
         with contextlib.suppress(AgentUnreachable):  # the next request for a sample deals with that
-            self.connection.send(self.header_questions.ask(self.terms.address.export, samples, keys))
+            for some in in_messages(asked, lambda one: key_nbytes(one[1])):
+                samples, keys = zip(*some, strict=True)
+                self.connection.send(self.header_questions.ask(self.terms.address.export, samples, keys))
 
     @property
     def awaits_headers(self) -> bool:

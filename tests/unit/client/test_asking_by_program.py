@@ -15,6 +15,7 @@ from sophon_loader.client.requests import Requests
 from sophon_loader.client.session import Terms
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, Reply, Wanted
 from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.wire.frames import pack
 from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Fetch, FetchPrograms, Offer
 from tests.support.loaders import sample_message
 
@@ -153,6 +154,20 @@ def test_the_messages_for_some_samples() -> None:
     assert programs.prices == pipelines.prices == list(PRICES) and programs.allowed == pipelines.allowed
     (only,) = messages_of(terms, "digest", Ask(BATCH, 0, [(7, wanted(0, "file", None))]), lambda one: one.key)
     assert isinstance(only, Fetch), "a file needs no program"
+
+
+@pytest.mark.parametrize(
+    ("key", "program", "messages"),
+    [("a.jpg", bytes(3000), 1), ("a.jpg", bytes(16_384), 5), ("a" * 4096, b"", 2), ("\u0100" * 2048, None, 3)],
+    ids=["short", "long programs", "long keys", "long keys of pipelines"],
+)
+def test_a_window_of_samples_fits_its_messages(key: str, program: bytes | None, messages: int) -> None:
+    terms = Terms(Address.parse("tcp://host:1/photos"), OffloadOptions(), "i", (b"",), (False,), Seed(1), ("file",))
+    drawn = None if program is None else replace(DRAWN, program=program)
+    items = [(number, wanted(3, drawn=drawn)) for number in range(511)]
+    found = messages_of(terms, "digest", Ask(BATCH, 0, items), lambda one: key)
+    assert [item.id for one in found for item in one.items] == [number for number, _ in items]
+    assert len(found) == messages and all(len(pack(one)) for one in found), "none is too long"
 
 
 @pytest.mark.parametrize(
