@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from sophon_loader.client.drawn_program import ALL_STEPS, DrawnProgram
+from sophon_loader.client.drawn_program import DrawnProgram
 from sophon_loader.client.wanted import Ask, Wanted
 from sophon_loader.encodings.catalogue import ANY_PART, INFO_CLASSES
 from sophon_loader.kinds.image.selftest import trusted
@@ -98,6 +98,7 @@ def key_nbytes(key: str) -> int:
 
 
 def _program_item(number: int, wanted: Wanted, drawn: DrawnProgram, key: str) -> ProgramItem:
-    segment = ALL_STEPS if wanted.prices and wanted.cut else drawn.segment_of(wanted.cut)
+    # One of several agents may reach less far than the program, which was drawn for all of them.
+    segment = drawn.last_segment(wanted.cut) if wanted.prices else drawn.segment_of(wanted.cut)
     assert segment is not None, "else it is not asked for by its program"
     return ProgramItem(number, segment, wanted.encoding, key, drawn.file_nbytes, drawn.program)

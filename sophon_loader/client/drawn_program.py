@@ -46,6 +46,12 @@ class DrawnProgram:
             return ALL_STEPS if stage else FILE
         return self.stages.index(stage) if stage in self.stages else None
 
+    def last_segment(self, stage: int) -> int:
+        """The last segment whose value is that at a stage of the pipeline, or at an earlier one."""
+        if 0 < self.furthest <= stage:
+            return ALL_STEPS
+        return max(segment for segment, its in enumerate(self.stages) if its is not None and its <= stage)
+
     def stage_of(self, segment: int) -> int | None:
         """The stage of the pipeline at which the value of a segment is; None for none."""
         return self.stages[segment] if 0 <= segment < len(self.stages) else None

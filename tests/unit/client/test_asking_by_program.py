@@ -140,6 +140,9 @@ def test_the_messages_for_some_samples() -> None:
         (4, wanted(2)),
         (5, wanted(3)),
         (6, wanted(0, "webp")),
+        (8, choice(2)),
+        (9, choice(2, replace(DRAWN, stages=(0, 1, None, 3)))),
+        (10, choice(1, replace(DRAWN, stages=(0, 1, 1, 1)))),
     ]
     programs, pipelines = messages_of(terms, "digest", Ask(BATCH, 0, samples), lambda one: one.key)
     assert isinstance(programs, FetchPrograms) and isinstance(pipelines, Fetch)
@@ -149,6 +152,9 @@ def test_the_messages_for_some_samples() -> None:
         (4, 2, 100),
         (5, 3, 100),
         (6, 0, 100),
+        (8, 2, 100),
+        (9, 1, 100),
+        (10, 3, 100),
     ]
     assert [one.id for one in pipelines.items] == [2] and pipelines.digest == "digest"
     assert programs.prices == pipelines.prices == list(PRICES) and programs.allowed == pipelines.allowed
