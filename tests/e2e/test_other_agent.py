@@ -41,8 +41,10 @@ real = metadata.version
 metadata.version = lambda name: "2.0.0" if name == "torch" else real(name)
 """
 EARLIER = """
+import sophon_loader.wire.messages as messages
 import sophon_loader.wire.version as version
 version.VERSIONS = (4,)
+messages.MESSAGES = tuple(one for one in messages.MESSAGES if one.VERSION < 5)
 """
 """A release that knows no programs."""
 needs_crop = pytest.mark.skipif("roi-jpeg" not in encoding_names(), reason="the C extension is not built")
