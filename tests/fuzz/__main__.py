@@ -33,6 +33,7 @@ NAMES = (
     "listing",
     "entry",
     "program",
+    "program-on-file",
     "tar",
     "zip",
     "mds",

@@ -35,7 +35,7 @@ from storage_agent.broker.desk import Desk, Load
 from storage_agent.jobs.admission import Admission
 from storage_agent.jobs.jobs import Job
 from storage_agent.jobs.registrations import Registrations
-from tests.fuzz import archives
+from tests.fuzz import archives, programs_on_files
 from tests.support.encoding_examples import ACCEPTED
 from tests.support.pictures import train_transform
 from tests.support.program_examples import REFUSED, SIZE, TAKEN, TOO_MUCH, see_it_runs_as_said, taken
@@ -241,6 +241,7 @@ def targets() -> dict[str, Target]:
         Target("listing", _listing, _listing_seeds),
         Target("entry", _entry, _entry_seeds),
         Target("program", _program, _program_seeds),
+        Target("program-on-file", programs_on_files.run_on_file, programs_on_files.seeds),
         Target("tar", archives.run_tar, archives.tar_seeds),
         Target("zip", archives.run_zip, archives.zip_seeds),
         Target("mds", archives.run_mds, archives.mds_seeds),
