@@ -34,7 +34,7 @@ class Limits:
 
     Args:
         px: of an image, or whatever a kind counts, behind any step.
-        work: multiplications of all steps together: a resize takes its output px times its taps.
+        work: multiplications of all steps together, or CPU time in those: a resize takes its output px times its taps.
         nbytes: of one step's input, output and what it needs between them.
     """
 

@@ -142,7 +142,7 @@ def _registration_seeds() -> Iterator[bytes]:
 
 # --- programs ---------------------------------------------------------------------------------------------------------
 
-FEW = Limits(px=2000, work=2e6, nbytes=1e6)
+FEW = Limits(px=2000, work=2e7, nbytes=1e6)
 
 
 def _program(data: bytes) -> None:

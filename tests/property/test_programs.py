@@ -26,7 +26,7 @@ from tests.support.outcomes import outcome_of
 from tests.support.picture_files import SOUND
 from tests.support.program_examples import REFUSED, SIZE, TAKEN, see_it_runs_as_said, taken
 
-SMALL = Limits(px=5000, work=3e6, nbytes=1e6)
+SMALL = Limits(px=5000, work=2e7, nbytes=1e6)
 _SLOW: dict[str, Any] = {"suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
 _NAMES = st.sampled_from([*PRIMITIVES, "gaussian", "box", "unsharp", "rank", "mode", "kernel", *BANDS, "P", ""])
 _INTS = st.integers(-3, 40) | st.integers(-(1 << 63), (1 << 64) - 1) | st.sampled_from([1 << 20, -(1 << 20), 768])

@@ -81,6 +81,10 @@ def _moves(numbers: Sequence[Any], before: Shape, after: Shape) -> float:
     return after.px * BANDS[after.mode]
 
 
+# Work is counted in multiplications of a resize, a third to a half of a nanosecond each. Numbers below that are larger
+# than what a step computes are its CPU seconds in those, as measured with Pillow 12: a limit of work is one of time.
+
+
 # --- crop (left, top, right, bottom): beyond the image there are zeros ----------------------------------------------
 
 
@@ -131,7 +135,8 @@ def _resize_passes(numbers: Sequence[Any], before: Shape, after: Shape) -> tuple
 
 def _resize_work(numbers: Sequence[Any], before: Shape, after: Shape) -> float:
     across, down, lines = _resize_passes(numbers, before, after)
-    return (after.width * lines * across + after.px * down) * BANDS[after.mode]
+    weights = 32 * (after.width * across + after.height * down)  # a sine or two each
+    return (after.width * lines * across + after.px * down) * BANDS[after.mode] + weights
 
 
 def _resize_spare(numbers: Sequence[Any], before: Shape, after: Shape) -> float:
@@ -194,6 +199,10 @@ def _check_convert(numbers: Sequence[Any], image: Shape) -> Shape | None:
     return Shape(image.width, image.height, numbers[0])
 
 
+def _convert_work(numbers: Sequence[Any], before: Shape, after: Shape) -> float:
+    return _moves(numbers, before, after) * (16 if "HSV" in (before.mode, after.mode) else 2)
+
+
 def _check_point(numbers: Sequence[Any], image: Shape) -> Shape | None:
     table = numbers[0] if len(numbers) == 1 else None
     return image if isinstance(table, bytes) and len(table) == 256 * BANDS[image.mode] else None
@@ -227,8 +236,10 @@ def _check_filter(numbers: Sequence[Any], image: Shape) -> Shape | None:
 
 def _filter_taps(numbers: Sequence[Any]) -> float:
     name, *rest = numbers
-    if name in ("rank", "mode"):
-        return float(rest[0] ** 2) * 4
+    if name == "rank":
+        return float(16 * rest[0] ** 2)
+    if name == "mode":  # a table of 256 counts is cleared and searched for each px
+        return float(400 + 2 * rest[0] ** 2)
     if name == "kernel":
         return len(rest) - 2
     return 3 * 2 * 3 + 2  # three box blurs either way
@@ -307,7 +318,7 @@ def _check_transform(numbers: Sequence[Any], image: Shape) -> Shape | None:
 
 
 def _transform_work(numbers: Sequence[Any], before: Shape, after: Shape) -> float:
-    return after.px * BANDS[after.mode] * {NEAREST: 2, BILINEAR: 8, BICUBIC: 32}[numbers[4]]
+    return after.px * BANDS[after.mode] * {NEAREST: 8, BILINEAR: 8, BICUBIC: 32}[numbers[4]]
 
 
 def _run_transform(image: Image.Image, numbers: Sequence[Any]) -> Image.Image:
@@ -323,7 +334,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "resize": Primitive(_check_resize, _resize_work, _run_resize, 3, _resize_spare),
     "reduce": Primitive(_check_reduce, _reduce_work, lambda image, numbers: image.reduce(tuple(numbers))),
     "transpose": Primitive(_check_transpose, _moves, lambda image, numbers: image.transpose(numbers[0]), -1),
-    "convert": Primitive(_check_convert, _moves, lambda image, numbers: image.convert(numbers[0]), 1),
+    "convert": Primitive(_check_convert, _convert_work, lambda image, numbers: image.convert(numbers[0]), 1),
     "point": Primitive(_check_point, _moves, lambda image, numbers: image.point(list(numbers[0])), -1),
     "filter": Primitive(_check_filter, _filter_work, _run_filter, 1, _filter_spare),
     "transform": Primitive(_check_transform, _transform_work, _run_transform, -1),
