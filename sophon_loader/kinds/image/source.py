@@ -299,7 +299,7 @@ class DecodedPixels:
             if kept is None:
                 image = run(image, (step,))
             else:
-                is_all = step[0] == "crop" or kept.contains(read_by((step,), shape))  # else right where it is read
+                is_all = kept.contains(read_by((step,), shape))  # else right where it is read
                 image, kept = _run_on_part(image, kept, shape, step)
                 made = output(step, shape)
                 assert made is not None, step
@@ -320,8 +320,9 @@ def _run_on_part(image: Image.Image, kept: Region, shape: Shape, step: Step) -> 
         return run(image, (step,)), Region(left, top, right - left, bottom - top)
     if name == "crop":
         left, top, right, bottom = step[1:]
-        wanted = max(left, 0), max(top, 0), min(right, shape.width), min(bottom, shape.height)
-        if kept.contains(Region(wanted[0], wanted[1], wanted[2] - wanted[0], wanted[3] - wanted[1])):
+        x0, y0, x1, y1 = max(left, 0), max(top, 0), min(right, shape.width), min(bottom, shape.height)
+        beyond = (x0, y0, x1, y1) != (left, top, right, bottom)  # zeros, which later steps may read and change
+        if beyond or kept.contains(Region(x0, y0, x1 - x0, y1 - y0)):
             place = left - kept.left, top - kept.top, right - kept.left, bottom - kept.top
             return image.crop(place), None
         x0, y0 = max(kept.left, left), max(kept.top, top)

@@ -25,6 +25,7 @@ from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.described import begin_on_size
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, preserved
+from sophon_loader.programs.program import Step
 from tests.property.strategies import draws, images
 from tests.support.picture_files import file_of
 from tests.support.pictures import picture
@@ -97,6 +98,23 @@ def part_at(kept: Region) -> PartOfFile:
     file = io.BytesIO()
     picture(kept.width, kept.height, 1).save(file, "BMP")
     return PartOfFile(file.getvalue(), Window(kept, *SIZE))
+
+
+BEYOND = (600, 0, 700, 150), (-300, 0, -200, 150), (0, 600, 150, 700), (0, -300, 150, -200), (250, 0, 450, 150)
+"""Boxes beside a picture of `SIZE`, and one that reaches beyond it."""
+
+
+@needs_crop
+@pytest.mark.parametrize("before", [(), (("transpose", 2),), (("crop", 10, 10, 210, 150),)], ids=str)
+@pytest.mark.parametrize("box", BEYOND)
+def test_px_beyond_a_picture_are_what_later_steps_make_of_zeros(before: tuple[Step, ...], box: Any) -> None:
+    """Though a part is decoded, which ends with the picture."""
+    data, inverted = file_of("jpeg 4:2:0", *SIZE), bytes(range(256))[::-1] * 3
+    steps: tuple[Step, ...] = (*before, ("crop", *box), ("point", inverted), ("crop", 25, 20, 80, 40))
+    one = source_of(data)
+    assert not isinstance(one.part_of(one.region(steps)), NotCut)
+    found, wanted = one.held(steps).run(steps), run(Image.open(io.BytesIO(data)), steps)
+    assert found.size == wanted.size and found.tobytes() == wanted.tobytes()
 
 
 @pytest.mark.parametrize("box", [(9, 20, 100, 70), (10, 19, 100, 70), (10, 20, 111, 70), (10, 20, 100, 71)])
