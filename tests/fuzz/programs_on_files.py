@@ -20,7 +20,7 @@ from PIL import Image
 from sophon_loader.errors import ProgramRefused
 from sophon_loader.kinds.image.execute import begin_program, check, image_at, part_of_begun
 from sophon_loader.kinds.image.part import PartOfFile
-from sophon_loader.kinds.image.primitives import Shape, output, run
+from sophon_loader.kinds.image.primitives import BANDS, Shape, output, run
 from sophon_loader.kinds.image.segments import SEGMENTS, steps_until
 from sophon_loader.kinds.image.selftest import trusted
 from sophon_loader.kinds.image.source import PictureFile, StepsOnPicture, source_of
@@ -121,7 +121,7 @@ def seeds() -> Iterator[bytes]:
         if shape is None:
             continue
         choice = bytes([number])
-        for one in TAKEN[number % 8 :: 8]:
+        for one in TAKEN[number % 16 :: 16]:
             if output(one.step, shape) is not None:
                 yield choice + Program("image", "", shape, (one.step,)).pack()
         width, height, mode = shape
@@ -129,6 +129,9 @@ def seeds() -> Iterator[bytes]:
         resize: Step = ("resize", 9, 12, 0, (1, 0, 5.5, 7), None)
         shrunk = crop, ("transpose", 2), resize, ("convert", "L"), ("crop", -1, 0, 9, 9)
         yield choice + Program("image", "", shape, shrunk).pack()
+        tables: Step = ("point", bytes(range(256))[::-1] * BANDS[mode])
+        beyond = ("crop", width // 2, -9, 2 * width, height // 2), tables, ("crop", width // 4, 2, width // 2, 9)
+        yield choice + Program("image", "", shape, beyond).pack()
         reduced = ("transpose", 6), ("reduce", 2, 3), ("crop", 2, 1, 6, 7), ("transpose", 4), ("crop", -4, -4, 0, 3)
         yield choice + Program("image", "", shape, reduced[: 1 if mode in ("LA", "RGBA") else 5]).pack()
     for several in REFUSED.values():
