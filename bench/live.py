@@ -78,7 +78,7 @@ DISTURBANCES: dict[str, tuple[Conditions, ...]] = {
     "second-job": (UNDISTURBED, Conditions(second_job=True), UNDISTURBED),
     "disk": (UNDISTURBED, Conditions(disk_mb_s=10.0), UNDISTURBED),
 }
-"""What a loader goes through, phase by phase."""
+"""Conditions of a loader, phase by phase."""
 CHANGES = "changes"
 """Stands for all of them on the command line."""
 
@@ -91,7 +91,7 @@ def first_epoch(options: Namespace, progress: Any) -> dict[str, Any]:
 
     Args:
         options: of the command line.
-        progress: is told of every run.
+        progress: updated after every run.
     """
 
     def auto() -> dict[str, Any]:
@@ -125,7 +125,7 @@ def rank(options: Namespace, progress: Any) -> dict[str, Any]:
 
     Args:
         options: of the command line.
-        progress: is told of every epoch.
+        progress: updated after every epoch.
     """
     rounds: list[dict[str, list[dict[str, Any]]]] = []
     with opened(options.data) as scene:
@@ -173,7 +173,7 @@ def disturbed(name: str, options: Namespace, progress: Any) -> dict[str, Any]:
     Args:
         name: of the case.
         options: of the command line.
-        progress: is told of every run.
+        progress: updated after every run.
     """
     phases = DISTURBANCES[name]
     runs = {"disturbed": ("auto", phases)}
@@ -200,7 +200,7 @@ def disturbed(name: str, options: Namespace, progress: Any) -> dict[str, Any]:
 
 
 def keeps_bars(change: dict[str, Any]) -> bool:
-    """Whether the figures after a change are good enough."""
+    """Return True if the figures after a change keep the bars."""
     return bool(change["ratio"] >= BAR_RATIO and change["least_by_no_off"] >= BAR_NO_OFF)
 
 
@@ -269,7 +269,7 @@ def steady(options: Namespace, progress: Any) -> dict[str, Any]:
 
     Args:
         options: of the command line.
-        progress: is told of every run.
+        progress: updated after every run.
     """
     found = {}
     with opened(options.data) as scene:
@@ -291,7 +291,7 @@ def idle_wire(options: Namespace, progress: Any) -> dict[str, Any]:
 
     Args:
         options: of the command line.
-        progress: is told of the run.
+        progress: updated after the run.
     """
     with TemporaryDirectory(prefix="sophon-flat-") as folder:
         save_flat_pictures(Path(folder) / "flat")
@@ -321,11 +321,11 @@ def save_flat_pictures(folder: Path) -> None:
 
 
 def verdict(options: Namespace, progress: Any) -> dict[str, Any]:
-    """What the report says against what is so.
+    """Compare the report's verdict with the truth.
 
     Args:
         options: of the command line.
-        progress: is told of every run.
+        progress: updated after every run.
     """
     reason = why_no_disk()
     settings = stream_of(options, "auto")
@@ -353,12 +353,12 @@ def verdict(options: Namespace, progress: Any) -> dict[str, Any]:
 
 
 def would_bring(scene: Scene, settings: StreamSettings, progress: Any, patience: int) -> dict[str, Any]:
-    """What twice of a resource would bring, as the report says, and what it brings to a loader that starts with it.
+    """Compare the report's gain from twice of a resource with the rate of a loader that starts with it.
 
     Args:
         scene: with an agent.
         settings: of the loaders.
-        progress: is told of every situation.
+        progress: updated after every situation.
         patience: see `calm`.
     """
     rows = []
@@ -449,7 +449,7 @@ def cases_of(names: Sequence[str]) -> list[str]:
 
 
 def steps(name: str, options: Namespace) -> int:
-    """How often a case moves the progress bar.
+    """Return the number of steps of the progress bar for a case.
 
     Args:
         name: of the case.

@@ -1,4 +1,4 @@
-"""What the training side does at the same time: an all-reduce over the same link, and asynchronous checkpoints.
+"""Interference with the training side: an all-reduce over the same link, and asynchronous checkpoints.
 
     python -m bench.overlap --data PATH --link-mbit 100 --json overlap.json
 
@@ -40,7 +40,7 @@ from bench.loading import folder, our_loader, quiet
 from bench.record import REPOSITORY
 
 PORT = 29_511
-"""Of the store of the process group, on the loader's host."""
+"""Port of the process group's store, on the loader's host."""
 POOLED = 8 * 8 * 3
 """Features of a picture."""
 
@@ -67,7 +67,7 @@ class Pooled(nn.Module):
 
 
 def rank_main(told: dict[str, Any]) -> None:
-    """All cases at one rank, of which rank 0 writes what it has measured to the file `out`.
+    """Run all cases at one rank; rank 0 writes its measurements to the file `out`.
 
     Args:
         told: cases and settings, the same at both ranks.
