@@ -112,7 +112,7 @@ class Stopwatch:
 
     @property
     def calls(self) -> int:
-        """How many there were."""
+        """Number of calls."""
         return int(self._values.array[1])
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,7 +134,7 @@ class Stopwatch:
         return measured
 
     def cost_s(self) -> float:
-        """What measuring one call costs."""
+        """Return the CPU seconds of measuring one call."""
         other = Stopwatch().around(lambda: None)
         started_s = time.thread_time()
         for _ in range(10_000):

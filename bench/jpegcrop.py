@@ -90,12 +90,12 @@ def load_jobs(folder: Path, seed: int) -> tuple[list[Job], int]:
 
 
 def decode(data: bytes) -> Image.Image:
-    """As the Decode op does it."""
+    """Decode a picture as the Decode op does."""
     return Image.open(io.BytesIO(data)).convert("RGB")
 
 
 def is_same(job: Job) -> bool:
-    """Whether both ways lead to the same pixels."""
+    """Return True if both ways lead to equal pixels."""
     left, top, width, height = job.box
     dx, dy = job.cropped.dx, job.cropped.dy
     want = decode(job.data).crop((left, top, left + width, top + height))

@@ -1,4 +1,4 @@
-"""What a long way to the storage costs: images per second by the round trip to the agent.
+"""Cost of latency to the storage: images per second by the round trip to the agent.
 
     python -m bench.latency --json latency.json
     python -m bench.latency --parts pictures --round-trips-ms 0 100 --rounds 2
@@ -121,7 +121,7 @@ def prefetch(text: str) -> int | str:
 
 
 def parts_of(options: argparse.Namespace, made: Path) -> Iterator[Part]:
-    """What is measured, one after the other.
+    """Yield the parts to measure.
 
     Args:
         options: of the command line.
@@ -168,7 +168,7 @@ def rows_of(
 
     Args:
         part: what is loaded.
-        cases: of ours.
+        cases: of our loaders.
         peers: that are ready.
         round_trips_ms: 0 among them.
         rounds: epochs of each case.

@@ -1,4 +1,4 @@
-"""How much of a link the loader uses, against a plain ZeroMQ stream of the same messages over the same link.
+"""Share of a link that the loader uses, relative to a plain ZeroMQ stream of the same messages over the same link.
 
     python -m bench.link --json link.json
     python -m bench.link --parts trivial --workers 2 --rounds 5
@@ -57,12 +57,12 @@ WARM_EPOCHS = 2
 """After the profiling pass, so that the rates and with them the plan have settled."""
 STREAM_HIGH_WATER_MARK = FLOOR
 SPREADS = ("loader_mbit", "stream_mbit", "ratio", "seconds", "loader_busy", "agent_busy", "mean_nbytes")
-"""Figures of a round of which the summary has median and range."""
+"""Figures of a round; the summary has their median and range."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is compared with the stream."""
+    """A loader that is compared with the stream."""
 
     part: str
     policy: str
@@ -72,11 +72,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Amount:
-    """How much is measured of a case.
+    """Size of a case's measurement.
 
     Args:
         rounds: epochs, each with its stream.
-        repeat: how often an epoch goes through the pictures.
+        repeat: number of times that an epoch goes through the pictures.
         batch_size: samples per batch.
     """
 
@@ -286,7 +286,7 @@ def steady_mbit(sizes: Sequence[int], batch_size: int, seen: Sequence[tuple[floa
     Args:
         sizes: payload of the messages in bytes, in order.
         batch_size: messages per batch.
-        seen: (clock, bytes sent), of which the first is before the first message and the last after the last one.
+        seen: (clock, bytes sent); the first is before the first message and the last after the last one.
     """
     times, counts = zip(*seen, strict=True)
     total = counts[-1] - counts[0]

@@ -120,8 +120,8 @@ def first_epoch(options: Namespace, progress: Any) -> dict[str, Any]:
 
 
 def rank(options: Namespace, progress: Any) -> dict[str, Any]:
-    """Epochs of rank 0 of 8 and of a single rank, in turns; both find an agent that knows their pipeline, as the one
-    that came first would else be compared with one for which it has learnt that. The loaders of a round are new ones.
+    """Epochs of rank 0 of 8 and of a single rank, in turns. Both find an agent that knows their pipeline; else the
+    first would be compared with one that profits from what the agent has learnt. The loaders of a round are new ones.
 
     Args:
         options: of the command line.

@@ -57,9 +57,9 @@ def rate_of(row: Mapping[str, Any]) -> str:
 
 
 def best_share(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Return the share at the top of a parabola through the rows within a tenth of the fastest, nearest to them.
+    """Return the best share by a parabola through the rows within a tenth of the fastest, within their range.
 
-    With fewer than three such rows, return the fastest row's own share.
+    With fewer than three such rows, it is the fastest row's own share.
 
     Args:
         rows: of a sweep, by rising share.

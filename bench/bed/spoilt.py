@@ -1,6 +1,6 @@
 """A relay between loaders and an agent whose connections a test or bench spoils: in bytes, or message by message.
 
-It reads only so much of ZMTP 3 (https://rfc.zeromq.org/spec/23/) that it finds the start and end of messages. A
+It reads just enough of ZMTP 3 (https://rfc.zeromq.org/spec/23/) to find the start and end of messages. A
 connection has a greeting of 64 bytes, then frames of a flag byte, a size of one or eight bytes, and a body. So it takes
 no part in the conversation, and does only what a network could do.
 """
