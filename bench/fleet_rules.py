@@ -6,7 +6,7 @@ of tensorflow/core/data/service/easl), the tf.data service's in tensorflow (core
 
 What differs from there, in favour of those rules: one job has all trainings as its clients, since the tf.data service
 takes the maximum over jobs. Periods just after agents came or went are not compared with others, because trainings
-still have batches in hand. Pecan, which decides once per job, decides anew when a training comes or goes. Its workers
+still have batches in hand. Pecan, which decides once per job, decides again when a training comes or goes. Its workers
 at the trainer are left out: its remote ones are what a fleet is.
 """
 

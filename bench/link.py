@@ -10,7 +10,7 @@ to a PULL socket on the loader's. A round's figure is the ratio of the two rates
 Both rates are payload per second while the link carried everything but the first and the last batch, by the counter of
 the agent's interface, sampled every few milliseconds. That is the one place where both can be measured alike: what a
 loader counts, it counts when it takes a message out of a socket, which is up to a window of samples later. Headers and
-acknowledgements of requests count against whoever has them.
+acknowledgements of requests count against the side that has them.
 
 Two parts. `pictures`: the usual training pipeline at --link-mbit; bar: >= 0.97. `trivial`: 1 Gbit/s and uncompressed
 pictures of 108 KB that become tensors as they are, so that there is next to nothing to compute; bar: >= 0.90. A row of

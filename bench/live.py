@@ -15,8 +15,8 @@ rank: epochs of rank 0 of 8 under a DistributedSampler that shuffles, by those o
 link, agent-quota, ...: something changes in mid-epoch. Images/s from 10 s after it, by those of a loader that started
     under the new conditions (bar: 0.95); the least window of 5 s by `no-off`'s images/s under them (bar: 0.97). Where
     `no-off` gives less than 25 batches in 5 s, windows are of so many times 5 s as it needs for them, or of all that is
-    measured: the least of some windows of six batches is far below their mean, whatever gives them. Beside it stands
-    `no-off`'s own least window by its mean: files differ, and so do the windows of whatever reads them.
+    measured: the least of some windows of six batches is far below their mean in any case. Next to it is `no-off`'s own
+    least window by its mean: files differ, and so do the windows of every reader.
 steady: the standard deviation of windows of 5 s over --minutes. Bar: 5 %.
 idle-wire: pictures whose crops are next to nothing, on a narrow link: is the wire, which the plan then leaves idle,
     believed to be so wide that all wait for it? The least window of 5 s by their median, from 2 s after the first
