@@ -60,9 +60,9 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         agent: address of the agent that serves the files, `"tcp://fileserver:5555/imagenet"`. For several agents,
             which hold the same files: a list of addresses; the folder in which they announce themselves, and their
             export, `"file:///shared/run/agents/imagenet"`; or the head of their Ray cluster,
-            `"ray://head:8265/imagenet"` (`docs/several-agents.md`). `"local"` or a `LocalAgent` starts an agent on
-            this host, which lives as long as the loader. None: no agent. With `"local"` the loader reads plain
-            files itself (unless the link is paced). Under `"auto"` it does not wait for that agent, and starts none
+            `"ray://head:8265/imagenet"` (`docs/several-agents.md`). With `"local"` or a `LocalAgent` an agent starts on
+            this host, and lives as long as the loader. None: no agent. With `"local"` the loader reads plain files
+            itself (unless the link is paced). Under `"auto"` it does not wait for that agent, and starts none
             if its own processes may use every core.
         policy: name of a policy: `"auto"` (the cheapest plan for network, loader CPU and agent CPU together),
             `"sophon"`, `"fastflow"`, `"fastflow-every"`, `"no-off"`, `"all-off"` or `"resize-off"`. Or an object
@@ -74,10 +74,10 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             or `generator` reproduce a run.
         profile: path of a file for measurements. It is reused if dataset, pipeline, agent and versions match; else the
             first epoch measures (under `"auto"`, some samples) and saves them there.
-        tail: device of the last ops (ToTensor, ConvertImageDtype, Normalize and the like). `"loader"`: the workers
-            run them, sample by sample. `"device"`: they run on whole batches, on the current accelerator, or on the
-            CPU if there is none; batches are copied to it as bytes, and stay there. Or name a device. If it cannot
-            be done, `report()` says why.
+        tail: device of the last ops (ToTensor, ConvertImageDtype, Normalize and the like). With `"loader"` they
+            run with each sample. With `"device"` they run on whole batches, on the current accelerator, or on the CPU
+            if there is none. Batches are copied to it as bytes, and stay there. Or name a device. If it
+            cannot be done, `report()` says why.
         num_workers: also `"auto"`: a few at first, more while that makes loading faster, fewer if some are idle, at
             most two per core. They change within an epoch, or between epochs under policies that plan for each
             sample. The attribute is the current number. A dataset that cannot be offloaded gets one per core.

@@ -2,12 +2,11 @@
 
 A Compose that is called on a deferred image runs its transforms one after the other, as always. Only its last ones
 differ, those that make a tensor of the image value by value, such as ToTensor and Normalize. They draw no random
-numbers, so a table replaces them (`pipeline.ends`): the same bits, without another image of Pillow's.
-`functional.to_tensor` uses a table on deferred images as well, for a ToTensor without a Compose or in the user's own
-code.
+numbers, so a table replaces them (`pipeline.ends`): the same bits, without another image of Pillow's. On deferred
+images, `functional.to_tensor` uses a table as well, for a ToTensor without a Compose or in the user's own code.
 
-All else is called as the user has written it: several inputs, subclasses of Compose, transforms that the registry does
-not know or that have been changed since, and everything that the table cannot make.
+All else is called as the user has written it: several inputs, subclasses of Compose, and unknown transforms. So are
+transforms that have been changed since, and everything that the table cannot make.
 """
 
 from __future__ import annotations

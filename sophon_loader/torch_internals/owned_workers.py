@@ -34,11 +34,11 @@ _PROCESS = _MultiProcessingDataLoaderIter._process_data.__code__
 class OwnedIterator(_MultiProcessingDataLoaderIter):
     """torch's iterator over workers, which a forked copy of this process neither reads nor ends.
 
-    In such a copy, torch's own iterator asks whether the workers live, which multiprocessing refuses ("can only test a
-    child process"), or ends those of the parent, with which it shares the queues.
+    In such a copy, torch's own iterator may ask if the workers live, which multiprocessing refuses ("can only test a
+    child process"). Or it ends those of the parent, with which it shares the queues.
 
-    A signal's handler may raise while a batch is awaited, and torch's own iterator then loses what it held: a batch,
-    the index of another, or the note that a worker was asked for it. This one keeps those until the batch arrives, and
+    A signal's handler may raise while a batch is awaited. Then torch's own iterator loses what it held: a batch, the
+    index of another, or the note that a worker was asked for it. This one keeps those until the batch arrives, and
     corrects torch's notes before it goes on (`_mend`).
     """
 
