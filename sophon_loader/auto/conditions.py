@@ -9,8 +9,8 @@
 | disk of the agent | bytes/s while files were read | as before; where reads wait for CPU, comes back by a seventh |
 
 Every window of samples measures loader and agent again under any plan, so a bad moment does not fix their rates. Only
-the wire has to be tried: a loader that does not fill it cannot know its bandwidth. Before it has held anything up, four
-times the bytes/s that cross it are assumed.
+the wire has to be tried: a loader that does not fill it cannot know its bandwidth. Before it has held anything up, at
+least twice the bytes/s that cross it are assumed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WIDER = 1.1
 LIKELY_WIRE_BYTES_S = 12.5e6
 """Bandwidth assumed for a wire before its first measurement, in bytes/s (100 Mbit/s)."""
 BORNE_UNSEEN = 2.0
-"""Rate assumed before a wire has held anything up, as a multiple of the current bytes/s. If a plan wants more, a
+"""Lowest rate assumed before a wire has held anything up, as a multiple of the current bytes/s. If a plan wants more, a
 hundred times as much is reached within seven windows of a quarter of a second. With a larger factor, requests until the
 next window would take the place of a batch or two on a wire that is full by then."""
 LEAST_WIRE_BYTES_S = 0.125e6

@@ -71,7 +71,7 @@ class LivePlan:
         processes: number of the loader's processes.
         encodings: all names.
         conditions: at first.
-        traffic: maximum cost of saving traffic.
+        traffic: allowed cost of saving traffic.
         agent_cores: cores of the agent at the handshake; inf if it has not sent them.
         admitted: share of the samples that the cache on this host is to hold.
         files_from_agents: True if only agents have the files.
