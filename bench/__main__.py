@@ -29,10 +29,10 @@ from bench.record import RAW, REPOSITORY, RESULTS, SHARED_DATA
 from examples.pictures import make_pictures
 
 MADE = REPOSITORY / "demo-data"
-"""Where pictures are made when there are none; the demo's."""
+"""Folder for pictures that are made if there are none; the demo's."""
 MADE_PICTURES = 300
 TOLD_CHARACTERS = 2000
-"""Of what a failing bench said last."""
+"""Maximum number of characters shown of a failing bench's last output."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""How fast one agent hands files to one client over loopback, and what that costs each side.
+"""Rate at which one agent hands files to one client over loopback, and the costs of each side.
 
     python -m bench.agent --json agent.json
 
@@ -36,7 +36,7 @@ PER_MESSAGE = 16
 WARM_MB = 300
 """Fetched before the first round: fills the page cache and waits for the worker's start."""
 MAX_WINDOW = AgentSettings.max_outstanding
-"""What an agent admits of one client."""
+"""Maximum number of requests that an agent admits from one client."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,7 +111,7 @@ def stream(connection: Connection, keys: list[str], mb: int, window: int) -> int
         window: files asked for and not there, at most.
 
     Returns:
-        The bytes that have come.
+        The number of bytes that have arrived.
     """
     asked = answered = nbytes = 0
     while nbytes < mb * 1_000_000 or answered < asked:
@@ -128,7 +128,7 @@ def stream(connection: Connection, keys: list[str], mb: int, window: int) -> int
 
 
 def memory_of_workers(data: Path) -> dict[str, float]:
-    """PSS in MB of one worker of each loader, and the ratio of ours to torch's."""
+    """Return PSS in MB of one worker of each loader, and the ratio of our loader's to torch's."""
     torch_mb, ours_mb = (alone(worker_mb, {"name": name, "data": data}) for name in ("torch", "ours"))
     return {"torch_mb": torch_mb, "ours_mb": ours_mb, "ratio": ours_mb / torch_mb}
 

@@ -1,4 +1,4 @@
-"""CPU milliseconds per sample of datasets of one's own, of the shapes that public programs have, beside torch's.
+"""CPU milliseconds per sample of user-defined datasets, of the shapes that public programs have, relative to torch's.
 
     python -m bench.any_class --data PATH --json any-class.json
 
@@ -8,7 +8,7 @@ epochs one after the other, and its spread is over the rounds. Counted is the CP
 the main process. Samples seed the generators by their index, so both make the same crops; the batches of the first
 round are compared.
 
-Then what recording costs: two of our loaders in turns, of which one records, as microseconds per sample and their
+Then the cost of recording: two of our loaders in turns, one of them recording, as microseconds per sample and their
 difference in the same round. The other one loads the same by torchvision's ImageFolder, a class that is known and not
 recorded; or it has `record=False`, where a class gains nothing. Last, the memory of a worker after an epoch, with two
 workers and one loader at a time: proportional and private set size.
@@ -194,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"crop or resize first: {found['first']:.2f} times (bar {FIRST_BAR}); ", end="")
     print(f"an array at once: {found['array']:.2f} (bar {ARRAY_BAR}); least: {least:.2f} (bar {LEAST_BAR})")
     drawn, fixed = (any_class_ways.folder_of(options.data, files, one) for one in (TRAIN, EVAL))
-    # More rounds: a difference of two times is small beside the noise of either.
+    # More rounds: a difference of two times is small compared with the noise of either.
     costs = any_class_ways.recording_costs(drawn, fixed, 4 * options.rounds + 1)
     memory = any_class_ways.memory(drawn)
     any_class_ways.show(costs, memory)

@@ -1,4 +1,4 @@
-"""What recording costs per sample, and how large a worker is: the second part of bench.any_class."""
+"""Cost of recording per sample, and the size of a worker: the second part of bench.any_class."""
 
 from __future__ import annotations
 

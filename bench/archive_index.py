@@ -1,14 +1,14 @@
-"""What the index of archives costs: making it, starting from it, and the memory of the agent's processes.
+"""Costs of the index of archives: making it, starting from it, and the memory of the agent's processes.
 
     python -m bench.archive_index --json archive-index.json
 
 Made-up flat archives: pictures of 100 bytes, each with a label, as in WebDataset's shards. Three exports of them: few
 members, whose figures are the agent's own; all members in one archive; all in ten, whose indexes are merged.
 
-*make*: `sophon-agent index`, by its time beyond a second call, which finds the index; memory of the process that
-indexes, at most. *start*: from before an agent's process to its announcement, the index being there. *memory*: of the
-agent's processes after `RemoteFiles` has listed the samples; private pages, and the proportional share of all, which
-counts the mapped index. Bar: a start within 2 s.
+*make*: `sophon-agent index`, by its time beyond a second call, which finds the index; peak memory of the process that
+indexes. *start*: from before an agent's process to its announcement, with the index there. *memory*: of the agent's
+processes after `RemoteFiles` has listed the samples. It is given as private pages, and as the proportional share of
+all, which counts the mapped index. Bar: a start within 2 s.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ARCHIVES = 10
 SAMPLE = (("cls", b"7"), ("jpg", bytes(100)))
 """Its members; each takes two blocks of an archive."""
 DIGITS = 8
-"""Of a sample's name."""
+"""Number of digits in a sample's name."""
 INDEX = (sys.executable, "-m", "storage_agent", "index")
 
 

@@ -37,7 +37,7 @@ def archives(result: Result) -> str:
 
 @of_file("archive-index")
 def archive_index(result: Result) -> str:
-    """What an index weighs and takes, with few members and with many."""
+    """Return a table of an index's memory and times, with few members and with many."""
     exports = result.rows["exports"]
     rows = [("start of an agent that has its index, s", *(spread(one["start_s"], 2) for one in exports))]
     rows += [(what, *(f"{one[name]:.{digits}f}" for one in exports)) for what, (name, digits) in LINES.items()]

@@ -1,11 +1,11 @@
-"""What archives cost: throughput over tar and zip files against that over the folder.
+"""Costs of archives: throughput over tar and zip files, relative to that over the folder.
 
     python -m bench.archives --json archives.json
 
 Agents of one worker each serve the same pictures over loopback: as a folder, a tar and a zip file with a folder per
 class, and as the flat shards of bench.peers' webdataset. Loaders of one worker each take turns, epoch by epoch, and
-which goes first changes every round; a round's figure is the ratio of samples per second to those over the folder.
-With a limit, each agent paces its replies to it. Bar: median >= 0.95. `bench.archive_index` says what the index costs.
+which goes first changes every round. A round's figure is the ratio of samples/s to those over the folder. With a limit,
+each agent paces its replies to it. Bar: median >= 0.95. `bench.archive_index` measures the cost of the index.
 """
 
 from __future__ import annotations

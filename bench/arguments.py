@@ -1,7 +1,7 @@
 """The command lines of benches: what they share, and the refusal of what cannot be measured.
 
-A wrong argument ends a bench with status 2 and a line of the form "--name must be RULE, got VALUE; REMEDY", before a
-test bed is built, a file made or a process started.
+A wrong argument ends a bench with status 2 before a test bed is built, a file made or a process started. The message
+has the form "--name must be RULE, got VALUE; REMEDY".
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--summary", type=Path, metavar="OUT", help="Write medians and spreads to this file.")
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
-        """As argparse's, with the usual help of an option that comes without its own."""
+        """Add an argument as argparse does, with the usual help of an option that has none."""
         return super().add_argument(*names, **{"help": USUAL_HELP.get(names[0] if names else ""), **options})
 
     def refuse(self, name: str, rule: str, value: object, remedy: str) -> NoReturn:

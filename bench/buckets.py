@@ -1,14 +1,14 @@
-"""What a bucket costs: throughput over objects of a store against that over the folder.
+"""Costs of a bucket: throughput over objects of a store, relative to that over the folder.
 
     python -m bench.buckets --json buckets.json
 
-SeaweedFS holds the pictures as objects; agents of one worker each serve them, over relays that add a round trip between
-agent and store, and the folder beside them. All is on this host, so that store, relays, agents and loaders share its
-cores, and each agent paces its replies to the limit.
+SeaweedFS holds the pictures as objects. Agents of one worker each serve them, over relays that add a round trip between
+agent and store, and another agent serves the folder. All is on this host, so that store, relays, agents and loaders
+share its cores, and each agent paces its replies to the limit.
 
-`loaders`: loaders of one worker each take turns, epoch by epoch, and which goes first changes every round; a round's
-figure is the ratio of samples per second to those over the folder. Bar: median >= 0.95. An epoch goes through the
-pictures four times: each begins with a round trip to the store, whatever its length.
+`loaders`: loaders of one worker each take turns, epoch by epoch, and which goes first changes every round. A round's
+figure is the ratio of samples/s to those over the folder. Bar: median >= 0.95. An epoch goes through the pictures four
+times: each epoch begins with a round trip to the store, at any length.
 
 `stream`: one connection asks an agent for whole files in a window and throws them away, as in bench.agent: gets per
 second, and CPU time of the agent's processes per get. The store's own CPU takes most of this host's, so gets per second
@@ -51,7 +51,7 @@ FOLDER = "folder"
 WINDOW = 128
 """Files that a connection has asked for and not got."""
 STORE_MBIT = 2000.0
-"""Which relays do not slow down."""
+"""Rate of relays that do not slow down, in Mbit/s."""
 WARM_MB = 5
 FIRST_PORT = 18330
 READ_EVERY_S = 0.1
@@ -203,7 +203,7 @@ def streamed(address: str, pid: int, keys: list[str], mean_nbytes: float, mb: in
     Args:
         address: of the agent.
         pid: of it.
-        keys: of the files, all of which are fetched equally often.
+        keys: of the files; all are fetched equally often.
         mean_nbytes: of a file.
         mb: megabytes to fetch.
     """

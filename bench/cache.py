@@ -1,4 +1,4 @@
-"""What a cache on the loader's host brings, and costs, over a real link between two hosts on this machine.
+"""Gains and costs of a cache on the loader's host, over a real link between two hosts on this machine.
 
     python -m bench.cache --data PATH --json cache.json
     python -m bench.cache --parts auto --epochs 30 --link-mbit 100
@@ -7,7 +7,8 @@ A loader with an empty cache and one without take turns, epoch by epoch; which o
 has a process of its own with one worker; agent and loaders are pinned to a core each.
 
 all: no-off with room for all files. Bars: from the second epoch on no bytes of files, and 0.97 of the images/s of
-    torch's DataLoader on the files themselves, which takes turns too; a first epoch of at most 1.03 times that without.
+    torch's DataLoader on the files themselves, which takes turns too. A first epoch takes at most 1.03 times that
+    without.
 half: no-off with room for half of the bytes. Bar: from the second epoch on at most 0.6 of the bytes.
 auto: with room for all. Bars: all epochs together take no longer than without; over 30 epochs at most 0.7 of the bytes.
 """
@@ -35,7 +36,7 @@ from sophon_loader import OffloadOptions
 PARTS = {"all": ("no-off", 4, 1.0), "half": ("no-off", 4, 0.5), "auto": ("auto", 10, 1.0)}
 """Policy, epochs, and the room as a share of the files' bytes."""
 SPARE = 1.5
-"""Times the files' bytes that is room for all: the tables take a tenth of a small set, and segments fill unevenly."""
+"""Room for all files, as a multiple of their bytes: tables take a tenth of a small set, and segments fill unevenly."""
 BAR_RATE, BAR_FIRST, BAR_HALF, BAR_AUTO = 0.97, 1.03, 0.6, 0.7
 
 
@@ -143,7 +144,7 @@ def summed_up(part: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     rounds = sorted({row["round"] for row in mine})
 
     def ratios(figure: str, which: Callable[[int], bool], other: str = "without") -> dict[str, float]:
-        """Of a figure's sums over some epochs, with the cache to another loader's; a round each."""
+        """Return the spread of a figure's sums over some epochs, as ratios of the cache to another loader by round."""
         sums = [[_sum(mine, one, name, figure, which) for name in ("with", other)] for one in rounds]
         return record.spread([ours / (theirs or 1.0) for ours, theirs in sums])
 
@@ -176,7 +177,7 @@ def summed_up(part: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _sum(rows: Sequence[dict[str, Any]], number: int, loader: str, figure: str, which: Callable[[int], bool]) -> float:
-    """Of a figure over some epochs of a loader in a round."""
+    """Return the sum of a figure over some epochs of a loader in a round."""
     return float(
         sum(
             row[figure]

@@ -60,7 +60,7 @@ class Run:
     folder: Path | None
 
     def arguments(self, quick: bool) -> list[str]:
-        """Of the command, in its usual or in its short form."""
+        """Return the arguments of the command, in its usual or in its short form."""
         chosen = self.bench.quick if quick and self.bench.quick is not None else self.bench.arguments
         return [*([] if self.folder is None else ["--data", str(self.folder)]), *chosen]
 

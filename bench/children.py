@@ -11,8 +11,8 @@ what to do for each word:
         counter.order("add 4")  # 7
 
 An order is a line on the child's standard input, a word and the rest; the answer is a line of JSON. The first line, an
-empty object, says that the child is ready. The child ends when its standard input does. Whatever else it or its
-libraries print goes to standard error.
+empty object, says that the child is ready. The child ends when its standard input does. Other output of it or its
+libraries goes to standard error.
 
 Imports nothing but the standard library: peers run it with a python of their own.
 """
@@ -39,17 +39,17 @@ from sophon_loader.wire.announcement import announced
 Orders = Mapping[str, Callable[[str], Any]]
 
 AGENT = (sys.executable, "-m", "storage_agent", "serve", "--log-level", "warning")
-"""How every agent of a bench is started; what the agent serves, where and with what follows."""
+"""Start of every agent's command; the export, its address and other options follow."""
 EXPORT = "bench"
 PORT = 5555
 LOADER_CORE, AGENT_CORE = 0, 1
 """The CPUs that the hosts of a bed are pinned to."""
 ANSWER_S = 600.0
-"""How long an answer may take: an epoch of the slowest policy over a slow link takes minutes."""
+"""Time limit for an answer, in seconds: an epoch of the slowest policy over a slow link takes minutes."""
 START_S = 60.0
-"""How long an agent's worker may take to be ready."""
+"""Time limit until an agent's worker is ready, in seconds."""
 END_S = 30.0
-"""How long a child may take to end, a loader with its workers included."""
+"""Time limit for a child's end, a loader with its workers included, in seconds."""
 
 
 class ChildFailed(RuntimeError):
@@ -114,7 +114,7 @@ def wait_for_worker(address: str, host: Host | None = None) -> None:
 
 
 def agent_address(bed: Bed) -> str:
-    """What a loader on the bed is told as the address of its agent."""
+    """Return the address of the agent for a loader on the bed."""
     return f"tcp://{bed.agent_host.address}:{PORT}/{EXPORT}"
 
 
@@ -174,10 +174,10 @@ class Child:
             self._process.stdin.flush()
 
     def answer(self, what: str) -> Any:
-        """The answer to an order that was told before.
+        """Return the answer to an order that was sent before.
 
         Raises:
-            ChildFailed: there is none.
+            ChildFailed: there is no answer.
         """
         assert self._process.stdout is not None
         watchdog = threading.Timer(self._answer_s, self._process.kill)
@@ -273,7 +273,7 @@ def started(
 
 
 def alone(function: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
-    """What a function returns in a fresh process of this machine.
+    """Return a function's result in a fresh process of this machine.
 
     Args:
         function: at the top level of a module; what it returns must go through JSON.

@@ -1,4 +1,4 @@
-"""What a sample costs in CPU where no agent is used and no wire limits: our loader, torch's, and SPDL, on one core.
+"""CPU costs of a sample without an agent or a slow wire: our loader, torch's, and SPDL, on one core.
 
     python -m bench.cost --data PATH --json cost.json
     python -m bench.cost --data PATH --ways torch fused --workers 1

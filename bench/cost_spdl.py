@@ -1,11 +1,11 @@
 """SPDL, for bench.cost: threads of one process, FFmpeg's decoder and scaler.
 
-Built as SPDL's documentation recommends: a thread decodes, crops and scales a file in FFmpeg, batches are made of its
+Built as SPDL's documentation recommends: a thread decodes, crops and scales a file in FFmpeg. Batches are made of its
 frames without an intermediate tensor, and values are normalised a batch at a time. There are as many threads as the
 other ways have worker processes; FFmpeg itself uses one. Batches are channels-last, other ways' are not.
 
 The package brings no FFmpeg. It gets that of PyAV's package, whose libraries have names of their own: links under the
-usual names are made beside them.
+usual names are made next to them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from bench.peers.systems import DEVIATION, MEAN, System
 SYSTEM = System("spdl", "cost_spdl", "threads, FFmpeg", packages=("spdl", "av"), serves=False)
 SIZE_PX = 224
 READY_BATCHES = 3
-"""That wait for whoever iterates, as in SPDL's own loader."""
+"""Number of batches that wait for the consumer, as in SPDL's own loader."""
 
 
 def installed(root: Path) -> Installed:
     """SPDL in an environment of its own, and an interpreter that finds FFmpeg.
 
     Raises:
-        Unavailable: it cannot be had.
+        Unavailable: it cannot be installed.
     """
     found = install(SYSTEM, root)
     return replace(found, python=_with_ffmpeg(found.python))

@@ -1,8 +1,8 @@
-"""What the CPU time of a sample goes into: torch's loader and ours, in one process each, without workers.
+"""CPU time of each stage of a sample: torch's loader and ours, in one process each, without workers.
 
 A clock of the thread's CPU time is put around each stage's function. What is in no stage is the rest: random numbers'
 seeds, samplers, the loaders' own work, and the clocks, which take about 1 us a stage. Without workers a batch lies in
-memory that is new each time, so writing to it costs more here than in a worker of ours.
+memory that is new each time, so writing to it costs more here than in one of our workers.
 """
 
 from __future__ import annotations

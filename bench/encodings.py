@@ -1,11 +1,11 @@
-"""What each encoding weighs and costs behind a random-resized crop, and what each set of choices saves.
+"""Size and cost of each encoding after a random-resized crop, and the savings of each set of choices.
 
     python -m bench.encodings --data PATH --json encodings.json
 
-For every file, --epochs random crops: bytes of the file, of the part cut in its bitstream, and of the 224 x 224 crop in
-each encoding; CPU milliseconds to encode and to decode, one thread. Each value that comes back is compared with the one
-that went in. A file that an encoding does not take counts as itself. Traffic is the sum over samples of the smallest of
-a set's choices, as times fewer bytes than the files.
+For every file, --epochs random crops. Measured are bytes of the file, of the part cut in its bitstream, and of the
+224 x 224 crop in each encoding; and CPU milliseconds to encode and to decode, one thread. Each decoded value is
+compared with the original. A file that an encoding does not take counts as itself. Traffic is the sum over samples of
+the smallest of a set's choices, as the factor by which the files have more bytes.
 """
 
 from __future__ import annotations

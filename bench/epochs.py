@@ -36,17 +36,17 @@ TORCH: dict[str, Any] = {
     "bottleneck": None,
     "predicted_seconds": None,
 }
-"""What torch's own DataLoader does not tell; it reads the files itself."""
+"""Values that torch's own DataLoader does not report; it reads the files itself."""
 
 
 @dataclass(frozen=True)
 class LoaderSettings:
-    """What the loader process of a policy is told.
+    """Settings of a policy's loader process.
 
     Args:
         policy: a policy's name, or `torch` for torch's DataLoader on the files themselves.
         data: the ImageFolder tree.
-        repeat: how often an epoch goes through it.
+        repeat: number of times that an epoch goes through it.
         batch_size: samples per batch.
         step_ms: length of the training step of a batch, a sleep.
         encodings: of every policy but auto, which may use all. With "paper", pictures are decoded by Pillow, as in the

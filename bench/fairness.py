@@ -1,16 +1,16 @@
-"""Whether one agent treats its clients alike, whatever they ask for and however they misbehave.
+"""Fairness of one agent to its clients, for any requests, and with clients that misbehave.
 
     python -m bench.fairness --json fairness.json
     python -m bench.fairness --clients 16 --seconds 10 --attack-seconds 5
 
 Clients with windows of 8, 32, 128 and 512 samples in turn ask one agent with one worker, over loopback, for crops that
-its worker makes; each asks again for as many as have come. Told are the slowest one's share of what would be fair (all
-alike), and the memory of the agent's processes, at its highest. Counted are the samples that the worker has made: what
-large windows ask for beyond the agent's queue goes out as files, which need no worker. Bar: half of the fair share.
+its worker makes. Each asks again for as many as have arrived. The figures are the slowest one's share of the fair rate
+(all alike), and the peak memory of the agent's processes. Only samples that the worker has made count. Requests of
+large windows beyond the agent's queue go out as files, which need no worker. Bar: half of the fair share.
 
-Then a normal client alone, and beside each attacker: headers of empty lists, listings without an end, slow ops, large
-values, a client that never reads. Told is its rate as a part of that alone, files that go out while the worker is taken
-up with slow samples among them. Bar: half.
+Then a normal client alone, and next to each attacker: headers of empty lists, listings without an end, slow ops, large
+values, a client that never reads. The figure is its rate as a part of that alone, with files that go out while slow
+samples occupy the worker. Bar: half.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Asker:
         window: samples.
         keys: of the pictures.
         cut: that is asked for.
-        samples: that have come.
+        samples: number of samples that have arrived.
         worked: those of them that a worker has made.
     """
 
@@ -81,7 +81,7 @@ class Asker:
         self.unanswered += room
 
     def take(self) -> None:
-        """Count what has come."""
+        """Count the samples that have arrived."""
         while self.socket.poll(0):
             message = unpack(self.socket.recv_multipart()[0])
             answered = len(message.ids) if isinstance(message, Failed) else 1
@@ -215,7 +215,7 @@ Attack = Callable[[zmq.Socket[bytes], Sequence[str]], Callable[[], None]]
 def beside(
     context: zmq.Context[zmq.Socket[bytes]], endpoint: str, keys: Sequence[str], seconds: float, attack: Attack
 ) -> float:
-    """Samples per second of a normal client beside an attacker."""
+    """Return samples/s of a normal client next to an attacker."""
     over = threading.Event()
 
     def strike() -> None:

@@ -32,20 +32,20 @@ PEER_PORT, PORTS_EACH = 7000, 10
 NONE = "none"
 """In place of a `prefetch_factor`: none is given."""
 WARM_EPOCHS = 2
-"""Of a loader that settles."""
+"""Number of epochs of a loader that settles."""
 RELAY_ADDRESS = "127.0.0.1"
-"""Of a relay, which runs on the loader's host."""
+"""Address of a relay, which runs on the loader's host."""
 ANSWER_S = 300.0
 """For an epoch: a peer may wait for every sample."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Who loads over which way.
+    """A loader and its round trip.
 
     Args:
-        system: a policy of ours, or a peer.
-        prefetch: batches per worker that torch hands out ahead, or `NONE`; of ours.
+        system: one of our policies, or a peer.
+        prefetch: batches per worker that torch hands out ahead, or `NONE`; for our loader.
         round_trip_ms: to its server.
         port: of the agent; of ours.
     """
@@ -62,13 +62,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Part:
-    """What is loaded, and over which link.
+    """Samples to load, and the link.
 
     Args:
         name: `pictures` or `trivial`.
         data: an ImageFolder tree.
         link_mbit: rate of the link.
-        repeat: how often an epoch of ours goes through the pictures.
+        repeat: number of times that an epoch of our loader goes through the pictures.
         batch_size: samples per batch.
         workers: of every loader.
     """
@@ -89,7 +89,7 @@ class Part:
 
 
 class _Client(Client):
-    """A loader of ours, as `run_epoch` takes it."""
+    """Our loader, as `run_epoch` takes it."""
 
     def __init__(self, loader: OffloadingDataLoader[Any]) -> None:
         self.loader = loader
@@ -100,8 +100,8 @@ class _Client(Client):
 
 @contextmanager
 def loader_far_away(address: str, part: dict[str, Any], case: dict[str, Any]) -> Iterator[Orders]:
-    """A loader of ours. Orders: `profile`, `epoch` with its number, and `memory`, an epoch with its number, too; and
-    `first`, the seconds until another loader, made for that, has its first batch.
+    """Our loader. Orders: `profile`, `epoch` with its number, and `memory`, an epoch with its number, too; and `first`,
+    the seconds until another loader, made for that, has its first batch.
 
     Args:
         address: of the agent, by its relay.
@@ -142,7 +142,7 @@ def loader_far_away(address: str, part: dict[str, Any], case: dict[str, Any]) ->
 
 
 def looked_ahead(notes: Sequence[str]) -> int:
-    """How many batches further than torch a loader has looked ahead by itself, as a report's notes say."""
+    """Return the number of batches that a loader has looked ahead further than torch, by a report's notes."""
     before, _, behind = AHEAD_NOTE.partition("{}")
     found = [note.removeprefix(before).removesuffix(behind) for note in notes if note.startswith(before)]
     return int(found[0]) if found else 0
@@ -152,7 +152,7 @@ def looked_ahead(notes: Sequence[str]) -> int:
 
 
 def warm(loader: Child, case: Case) -> None:
-    """Have a loader settle: profile and rates of ours, connections and caches of all."""
+    """Have a loader settle: profile and rates of our loader, connections and caches of all."""
     ours = SYSTEMS[case.system].ours if case.system in SYSTEMS else True
     settles = ours and case.system != "no-off"
     if settles:
@@ -177,7 +177,7 @@ def relay_to(bed: LinkedHosts, port: int, round_trip_ms: float) -> Iterator[int]
 
 @contextmanager
 def our_child(bed: LinkedHosts, part: Part, case: Case) -> Iterator[Child]:
-    """A loader of ours and its relay.
+    """Our loader and its relay.
 
     Args:
         bed: an open bed with an agent.
@@ -193,7 +193,7 @@ def our_child(bed: LinkedHosts, part: Part, case: Case) -> Iterator[Child]:
 
 @contextmanager
 def peer_server(bed: LinkedHosts, part: Part, each: Installed) -> Iterator[Settings]:
-    """A peer's server, ready; gives what it was told.
+    """A peer's server, ready; gives its settings.
 
     Args:
         bed: an open bed.
@@ -224,7 +224,7 @@ def peer_child(bed: LinkedHosts, part: Part, each: Installed, server: Settings, 
         bed: an open bed.
         part: what is loaded.
         each: the peer.
-        server: what its server was told.
+        server: settings of its server.
         case: the way.
     """
     with ExitStack() as stack:

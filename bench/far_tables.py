@@ -46,7 +46,7 @@ def streams(results: Results) -> str:
 
 
 def cache(results: Results) -> str:
-    """What a cache brings and costs, by the same loader without one."""
+    """Return a table of a cache's gains and costs, relative to the same loader without one."""
     found = [one for one in (results.named("cache"), results.named("cache-30")) if one is not None]
     parts: list[dict[str, Any]] = [part for one in found for part in one.rows["summary"]]
     if not parts:

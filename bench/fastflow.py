@@ -43,7 +43,7 @@ from sophon_loader.decide import FILE, Choice, Facts, FastFlow, Plan
 from sophon_loader.decide.plan import spread
 
 TRYING = ("trial of", "check of")
-"""How the reasons of plans begin that are only tried."""
+"""Beginnings of the reasons of plans that are only tried."""
 FORMS: dict[str, dict[str, Any]] = {
     "fastflow": {},
     "fastflow-every": {"cuts": "every"},
@@ -67,7 +67,7 @@ class Split:
         self._share = share
 
     def plan(self, facts: Facts) -> Plan:
-        """The same whatever the facts."""
+        """Return the same plan for any facts."""
         return Plan(self.name, self._choices, spread(facts.samples, self._share).astype("uint8"), "asked for")
 
 

@@ -1,4 +1,4 @@
-"""What a fault costs: every kind at a random moment of an epoch on real pictures.
+"""Cost of faults: every kind at a random moment of an epoch on real pictures.
 
     python -m bench.faults --json faults.json
 
@@ -34,7 +34,7 @@ from sophon_loader.wire.announcement import announced
 EXPORT = "pictures"
 UNDISTURBED = "none"
 LASTS_S = 1.0
-"""Of a fault that ends by itself."""
+"""Duration in seconds of a fault that ends by itself."""
 DELAY_S = 0.05
 SEED = 11
 
@@ -129,12 +129,12 @@ class Faults:
 
 
 def disturbed_epoch(loader: Any, at: int, fault: Callable[[], None] | None) -> dict[str, Any]:
-    """The first epoch, again; the fault happens beside it.
+    """Repeat the first epoch, with the fault during it.
 
     Args:
-        loader: any of ours.
+        loader: any of our loaders.
         at: number of the batch before which it begins.
-        fault: what happens; None for nothing.
+        fault: causes the fault; None for none.
     """
     loader.set_epoch(0)
     digest = samples = 0

@@ -3,10 +3,10 @@
     python -m bench.fleet --json fleet.json
     python -m bench.fleet --parts predicted          seconds, no agent
 
-Four rules (bench/fleet_rules.py) are told the same every 2 s, and answer how many agents there should be: ours, by what
-loaders say that they could use; Cachew's and Pecan's, which try an agent more or fewer and compare batch times; the
-tf.data service's, by rates. Figures: seconds that trainings have stalled, agent-seconds, changes of the number, and
-what the first two cost at Pecan's prices, $4.96 an hour for a training and $0.427 for an agent. No bar.
+Four rules (bench/fleet_rules.py) get the same facts every 2 s, and return the number of agents that there should be.
+Ours goes by the loaders' wishes; Cachew's and Pecan's try an agent more or fewer and compare batch times; the tf.data
+service's goes by rates. Figures: seconds that trainings have stalled, agent-seconds, changes of the number, and the
+cost of the first two at Pecan's prices, $4.96 an hour for a training and $0.427 for an agent. No bar.
 
 `predicted`: a simulation (bench/fleet_simulated.py), at its length and at `--time-scale`, over seeds of its noise. With
 `measured` too, the second takes the rates and the start of an agent from what is measured.
@@ -44,7 +44,7 @@ from bench.loading import quiet
 PARTS = ("predicted", "measured")
 SEEDS = 20
 PLAIN = Calibration(images_per_s=20.0, alone=0.0, start_s=4.0)
-"""What is simulated where nothing is measured."""
+"""Rates simulated without measurements."""
 LEAST_ADDED = 0.2
 """Share of what a training gets with an agent that is the agent's; with less, no rule has anything to size."""
 
@@ -116,7 +116,7 @@ def checked(parser: arguments.Parser, argv: Sequence[str] | None) -> Namespace:
 
 
 def load_of(options: Namespace, scale: float, known: Calibration) -> Load:
-    """What is simulated, and measured.
+    """Return the load that is simulated, and measured.
 
     Args:
         options: of the command line.
@@ -129,7 +129,7 @@ def load_of(options: Namespace, scale: float, known: Calibration) -> Load:
 
 
 def predicted(name: str, options: Namespace, scale: float, known: Calibration) -> dict[str, Any]:
-    """What a rule costs by the simulation.
+    """Return the cost of a rule by the simulation.
 
     Args:
         name: of the rule.
@@ -142,7 +142,7 @@ def predicted(name: str, options: Namespace, scale: float, known: Calibration) -
 
 
 def measure(options: Namespace) -> tuple[Calibration, list[dict[str, Any]]]:
-    """What is known before any rule is asked, with the usual start of an agent, and a row for each rule.
+    """Return the rates measured before any rule, with the usual start of an agent, and a row for each rule.
 
     None of these where an agent adds less than `LEAST_ADDED`.
 
@@ -188,7 +188,7 @@ def row(part: str, name: str, scale: float, outcomes: Sequence[Outcome]) -> dict
 
 
 def line(row: Mapping[str, Any]) -> str:
-    """Of the bench's output.
+    """Return a line of the bench's output.
 
     Args:
         row: as by `row`.

@@ -32,11 +32,11 @@ from storage_agent.fleet.fleet_size import LOOK_S
 from storage_agent.fleet.wanted_files import read_wanted
 
 POLL_S = 0.5
-"""How often a training is asked how far it is."""
+"""Seconds between two questions to a training about its progress."""
 READY_S = 0.005
 """A batch that came within this was waiting for the training."""
 DRAIN_S = 20.0
-"""How long an agent may take to end."""
+"""Time limit for an agent's end, in seconds."""
 SETTLE_S, CALIBRATED_S = 12.0, 8.0
 
 
@@ -64,7 +64,7 @@ class Agent:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it serves."""
+        """True if the agent serves."""
         return self.ready_s < math.inf
 
     def cpu_s(self) -> float:
@@ -197,7 +197,7 @@ class Training:
         return self.ended_s - self.begun_s - steps * self._step_s
 
     def news(self) -> list[tuple[float, float, int]]:
-        """Of each batch since the last time: seconds from the one before, wait for it, and samples."""
+        """Return (seconds since the one before, wait for it, samples) of each batch since the last call."""
         rows, first = self.log, max(1, self._seen)
         self._seen = len(rows)
         pairs = zip(rows[first - 1 :], rows[first:], strict=False)
@@ -220,7 +220,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Place:
-    """Where runs take place.
+    """Hosts and folders of runs.
 
     Args:
         folder: of the agents and of what loaders want.
@@ -274,7 +274,7 @@ def place(data: Path, trainings: int, most: int, agent_cores: float, loader_core
 
 @dataclass(frozen=True)
 class Calibration:
-    """What is known of agents and loaders before any rule is asked.
+    """Rates of agents and loaders, known before any rule is asked.
 
     Args:
         images_per_s: of a training without a step that has an agent for itself.
@@ -353,7 +353,7 @@ class Run:
         return outcome
 
     def starts_s(self) -> list[float]:
-        """Of the agents that became ready."""
+        """Return the start times in seconds of the agents that became ready."""
         return [one.ready_s - one.begun_s for one in self._fleet.all if one.is_ready]
 
     def _have(self, number: int) -> None:
@@ -384,7 +384,7 @@ class Run:
 
 
 def measured(place: Place, name: str, load: Load, scale: float) -> tuple[Outcome, list[float]]:
-    """What a rule does, and the seconds of its agents' starts.
+    """Return the outcome of a rule, and the seconds of its agents' starts.
 
     Args:
         place: in which nothing runs.

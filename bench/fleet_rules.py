@@ -1,12 +1,12 @@
-"""Rules by which a fleet of agents can size itself, ours and published ones, told the same and asked for a number.
+"""Rules by which a fleet of agents can size itself, ours and published ones, with equal inputs and a number as result.
 
-Each is a pure class: no clock, no file. All that a rule is told is a `Seen`, once a period. Constants are those of the
+Each is a pure class: no clock, no file. Its only input is a `Seen`, once a period. Constants are those of the
 published code, not tuned: Cachew's and Pecan's in eth-easl/cachew (`scaling_utils.cc`, `local_worker_decision_utils.cc`
 of tensorflow/core/data/service/easl), the tf.data service's in tensorflow (core/data/service/auto_scaler.cc).
 
 What differs from there, in favour of those rules: one job has all trainings as its clients, since the tf.data service
 takes the maximum over jobs. Periods just after agents came or went are not compared with others, because trainings
-still have batches in hand. Pecan, which decides once per job, decides anew when a training comes or goes. Its workers
+still have batches in hand. Pecan, which decides once per job, decides again when a training comes or goes. Its workers
 at the trainer are left out: its remote ones are what a fleet is.
 """
 
@@ -26,7 +26,7 @@ CLIENT_PRICE, AGENT_PRICE = 4.96, 0.427
 
 @dataclass(frozen=True)
 class Seen:
-    """What a rule is told.
+    """Input of a rule.
 
     Args:
         now_s: monotonic time.
@@ -218,7 +218,7 @@ class Pecan(_Climber):
 class TfDataService:
     """The tf.data service's: what all trainings take, by what an agent makes in the mean.
 
-    The published rule only says the number; whoever follows it does so at once.
+    The published rule only returns the number; here it is applied at once.
     """
 
     SIGMAS = 1.0
@@ -251,7 +251,7 @@ RULES: dict[str, Callable[[int, int, float], Rule]] = {
 
 
 def score(stall_s: float, agent_s: float) -> float:
-    """$ that waiting trainings and agents cost, by Pecan's prices.
+    """Return the cost in $ of waiting trainings and of agents, by Pecan's prices.
 
     Args:
         stall_s: seconds that all trainings have waited.

@@ -1,6 +1,6 @@
-"""What a rule of `fleet_rules` would do: trainings that come and go, agents that take a while to start, no clock.
+"""Simulates a rule of `fleet_rules`: trainings that come and go, agents that take a while to start, no clock.
 
-Training: takes `demand` images/s while it has batches, of which it holds some ahead. Agents: each makes `capacity`
+Training: takes `demand` images/s while it has batches; it holds some ahead. Agents: each makes `capacity`
 images/s; all trainings have equal shares, and what one leaves the others get. Loaders and consumers know their own
 demand some seconds after they began. Batch times are seen with noise, which is all that is random.
 """
@@ -19,7 +19,7 @@ from storage_agent.fleet.fleet_size import LOOK_S, FoundWantedFile
 
 TICK_S = 0.1
 KNOWN_S = 6.0
-"""How long after its begin a training's demand is known."""
+"""Seconds after its begin at which a training's demand is known."""
 AHEAD = 2.0
 """Batches that a training holds."""
 BATCH = 8
@@ -51,7 +51,7 @@ class Load:
     alone: float = 0.0
 
     def at(self, now_s: float) -> int:
-        """How many trainings run; 0 after the end."""
+        """Return the number of trainings that run; 0 after the end."""
         for number, length_s in zip(self.trainings, self.phases_s, strict=True):
             if now_s < length_s:
                 return number
@@ -61,7 +61,7 @@ class Load:
 
 @dataclass
 class Outcome:
-    """What a rule has cost, and the agents that there were, phase by phase, at its end."""
+    """Costs of a rule, and the number of agents at each phase's end."""
 
     stall_s: float = 0.0
     agent_s: float = 0.0
@@ -103,7 +103,7 @@ class Simulation:
         self._random = random.Random(seed)
         self._trainings: list[_Training] = []
         self._ready_at_s: list[float] = [0.0] * load.least
-        """Of each agent. The newest goes first."""
+        """Time at which each agent is ready. The newest is stopped first."""
         self._outcome = Outcome()
 
     def run(self) -> Outcome:
@@ -167,7 +167,7 @@ class Simulation:
 
 
 def simulated(name: str, load: Load, scale: float, seed: int) -> Outcome:
-    """What a rule does under a load.
+    """Return the outcome of a rule under a load.
 
     Args:
         name: of `RULES`.

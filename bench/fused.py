@@ -47,7 +47,7 @@ from sophon_loader.native import fused
 RATIO_BAR, SHARE_BAR = 3.5, 0.95
 SIZE_PX = 224
 SLOTS = 64
-"""Of the batch: 38 MB, which no cache holds."""
+"""Number of samples in the batch: 38 MB, which no cache holds."""
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FILTERS = {"bilinear": InterpolationMode.BILINEAR, "bicubic": InterpolationMode.BICUBIC}
 RESAMPLING = {"bilinear": 2, "bicubic": 3}
@@ -92,7 +92,7 @@ class Chain:
         return True
 
     def fused(self, data: bytes, slot: Slot) -> bool:
-        """Whether it went through; what did not is done all the same."""
+        """Make a sample; returns True if the fused path did, False if another way was needed."""
         size = native.image_size(data)
         if size is not None:
             state = torch.get_rng_state()
@@ -242,7 +242,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def is_kept(row: dict[str, Any]) -> bool:
-    """Whether a row keeps all bars."""
+    """Return True if a row keeps all bars."""
     fast = row["ratio"]["median"] >= RATIO_BAR
     return bool(fast and row["of_baseline"] >= SHARE_BAR and not row["unlike"])
 

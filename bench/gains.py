@@ -1,4 +1,4 @@
-"""README's table: what the loader gains. Where it gains nothing stands in words below it, and in docs/results.md."""
+"""README's table of the loader's gains. The text below it, and docs/results.md, name the cases without any."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ LINES = (
     ("**500 Mbit/s, {device}**", "training", "no-off", "auto"),
     ("**one loader core, no network limit**", "cpu-bound", "torch", "auto"),
 )
-"""What limits, the result's name, and the policies before and after."""
+"""(limit, the result's name, the policies before and after)."""
 BEFORE = {"no-off": "whole files", "torch": "`DataLoader`"}
 MODEL = "resnet50"
 
 
 def gains(results: Results) -> str:
-    """Times the images per second, by what limits."""
+    """Return a table of the factors in images/s, by what limits."""
     rows = []
     for what, name, before, after in LINES:
         if (result := results.named(name)) is not None:

@@ -14,7 +14,7 @@ there, less the default loader (which opens and decodes) and the transforms. Age
 reports as its CPU seconds for reading, ops and encoding.
 
 Bars: <= 150 us per sample at the loader, and at the agent. The loader's figure holds the collating and moving of the
-batches, so it is shown beside it what is beyond torch's figure. The clocks around the ops cost something themselves,
+batches, so the part beyond torch's figure is shown next to it. The clocks around the ops cost something themselves,
 `timing_us` in the JSON, which is not taken off.
 """
 
@@ -112,7 +112,7 @@ class Stopwatch:
 
     @property
     def calls(self) -> int:
-        """How many there were."""
+        """Number of calls."""
         return int(self._values.array[1])
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,7 +134,7 @@ class Stopwatch:
         return measured
 
     def cost_s(self) -> float:
-        """What measuring one call costs."""
+        """Return the CPU seconds of measuring one call."""
         other = Stopwatch().around(lambda: None)
         started_s = time.thread_time()
         for _ in range(10_000):

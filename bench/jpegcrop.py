@@ -10,7 +10,7 @@ One thread, files in memory. A ratio is that of two totals of one round; its spr
 
 Why the crop is fast: it only finds where each Huffman code ends, several codes per look-up, and stops at the last row
 kept. Decoding also dequantises, transforms, up-samples and converts colours, and tjTransform writes every coefficient
-anew. Where it loses: a rectangle at the bottom of a tall picture costs nearly as much as all of it, and a file it
+again. Where it loses: a rectangle at the bottom of a tall picture costs nearly as much as all of it, and a file it
 refuses has cost the time of the attempt.
 
 Bars, on ImageNet files: crop <= 0.32 of the full decode's time, cropped bytes <= 0.48 of the files'.
@@ -90,12 +90,12 @@ def load_jobs(folder: Path, seed: int) -> tuple[list[Job], int]:
 
 
 def decode(data: bytes) -> Image.Image:
-    """As the Decode op does it."""
+    """Decode a picture as the Decode op does."""
     return Image.open(io.BytesIO(data)).convert("RGB")
 
 
 def is_same(job: Job) -> bool:
-    """Whether both ways lead to the same pixels."""
+    """Return True if both ways lead to equal pixels."""
     left, top, width, height = job.box
     dx, dy = job.cropped.dx, job.cropped.dy
     want = decode(job.data).crop((left, top, left + width, top + height))

@@ -1,11 +1,11 @@
-"""What keys cost: throughput with them against throughput without, over loopback.
+"""Cost of keys: throughput with them, relative to throughput without, over loopback.
 
     python -m bench.keys --json keys.json
     python -m bench.keys --policies --mb 1500       the streams alone
 
 Two agents of one worker each serve the same pictures, one with keys. Loaders of one worker each take turns, epoch by
-epoch, and which goes first changes every round; a round's figure is the ratio of their samples per second. `no-off`:
-files cross, `resize-off`: crops and whatever is smaller. Bar: median >= 0.95.
+epoch, and which goes first changes every round. A round's figure is the ratio of their samples/s. `no-off`: files
+cross, `resize-off`: crops and anything smaller. Bar: median >= 0.95.
 
 `stream`: one connection asks for files and throws them away, as in bench.agent. Nothing but the wire takes time there,
 so that shows what a byte costs to seal and open: CPU seconds per GB, of both ends together and of the agent, and

@@ -1,4 +1,4 @@
-"""What a long way to the storage costs: images per second by the round trip to the agent.
+"""Cost of latency to the storage: images per second by the round trip to the agent.
 
     python -m bench.latency --json latency.json
     python -m bench.latency --parts pictures --round-trips-ms 0 100 --rounds 2
@@ -11,12 +11,12 @@ at 0 ms, too, so that all pay for the relay's copying. The relays run on the age
 one batch size and number of workers take turns, epoch by epoch, in an order that rotates every round; a figure is the
 ratio to the same loader at 0 ms in the same round. Bar, where the wire limits at 0 ms: >= 0.95.
 
-Images per second are those of an epoch less one round trip, which the first reply takes whatever anybody does. From the
+Images per second are those of an epoch less one round trip, which the first reply takes in any case. From the
 first batch on they would be too many: several workers have most of their first ones by then.
 
-Two parts. `pictures`: the usual training pipeline at 100 Mbit/s, beside what peers do over the same way (`bench/peers`;
-they are made ready on demand, and listed with the reason where that cannot be done). `trivial`: 1 Gbit/s and
-uncompressed pictures of 108 KB, as in bench.link.
+Two parts. `pictures`: the usual training pipeline at 100 Mbit/s, next to peers over the same way (`bench/peers`). They
+are made ready on demand; one that cannot be is listed with the reason. `trivial`: 1 Gbit/s and uncompressed pictures of
+108 KB, as in bench.link.
 
 With `--prefetch none`, ours are given no `prefetch_factor` and look ahead by themselves: +9 in the table is 9 batches,
 over all workers, that torch has yet to hand out. With a number, what is on its way to a worker lies in batches that
@@ -121,7 +121,7 @@ def prefetch(text: str) -> int | str:
 
 
 def parts_of(options: argparse.Namespace, made: Path) -> Iterator[Part]:
-    """What is measured, one after the other.
+    """Yield the parts to measure.
 
     Args:
         options: of the command line.
@@ -168,7 +168,7 @@ def rows_of(
 
     Args:
         part: what is loaded.
-        cases: of ours.
+        cases: of our loaders.
         peers: that are ready.
         round_trips_ms: 0 among them.
         rounds: epochs of each case.

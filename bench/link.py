@@ -1,4 +1,4 @@
-"""How much of a link the loader uses, against a plain ZeroMQ stream of the same messages over the same link.
+"""Share of a link that the loader uses, relative to a plain ZeroMQ stream of the same messages over the same link.
 
     python -m bench.link --json link.json
     python -m bench.link --parts trivial --workers 2 --rounds 5
@@ -10,7 +10,7 @@ to a PULL socket on the loader's. A round's figure is the ratio of the two rates
 Both rates are payload per second while the link carried everything but the first and the last batch, by the counter of
 the agent's interface, sampled every few milliseconds. That is the one place where both can be measured alike: what a
 loader counts, it counts when it takes a message out of a socket, which is up to a window of samples later. Headers and
-acknowledgements of requests count against whoever has them.
+acknowledgements of requests count against the side that has them.
 
 Two parts. `pictures`: the usual training pipeline at --link-mbit; bar: >= 0.97. `trivial`: 1 Gbit/s and uncompressed
 pictures of 108 KB that become tensors as they are, so that there is next to nothing to compute; bar: >= 0.90. A row of
@@ -57,12 +57,12 @@ WARM_EPOCHS = 2
 """After the profiling pass, so that the rates and with them the plan have settled."""
 STREAM_HIGH_WATER_MARK = FLOOR
 SPREADS = ("loader_mbit", "stream_mbit", "ratio", "seconds", "loader_busy", "agent_busy", "mean_nbytes")
-"""Figures of a round of which the summary has median and range."""
+"""Figures of a round; the summary has their median and range."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is compared with the stream."""
+    """A loader that is compared with the stream."""
 
     part: str
     policy: str
@@ -72,11 +72,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Amount:
-    """How much is measured of a case.
+    """Size of a case's measurement.
 
     Args:
         rounds: epochs, each with its stream.
-        repeat: how often an epoch goes through the pictures.
+        repeat: number of times that an epoch goes through the pictures.
         batch_size: samples per batch.
     """
 
@@ -286,7 +286,7 @@ def steady_mbit(sizes: Sequence[int], batch_size: int, seen: Sequence[tuple[floa
     Args:
         sizes: payload of the messages in bytes, in order.
         batch_size: messages per batch.
-        seen: (clock, bytes sent), of which the first is before the first message and the last after the last one.
+        seen: (clock, bytes sent); the first is before the first message and the last after the last one.
     """
     times, counts = zip(*seen, strict=True)
     total = counts[-1] - counts[0]

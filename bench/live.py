@@ -15,8 +15,8 @@ rank: epochs of rank 0 of 8 under a DistributedSampler that shuffles, by those o
 link, agent-quota, ...: something changes in mid-epoch. Images/s from 10 s after it, by those of a loader that started
     under the new conditions (bar: 0.95); the least window of 5 s by `no-off`'s images/s under them (bar: 0.97). Where
     `no-off` gives less than 25 batches in 5 s, windows are of so many times 5 s as it needs for them, or of all that is
-    measured: the least of some windows of six batches is far below their mean, whatever gives them. Beside it stands
-    `no-off`'s own least window by its mean: files differ, and so do the windows of whatever reads them.
+    measured: the least of some windows of six batches is far below their mean in any case. Next to it is `no-off`'s own
+    least window by its mean: files differ, and so do the windows of every reader.
 steady: the standard deviation of windows of 5 s over --minutes. Bar: 5 %.
 idle-wire: pictures whose crops are next to nothing, on a narrow link: is the wire, which the plan then leaves idle,
     believed to be so wide that all wait for it? The least window of 5 s by their median, from 2 s after the first
@@ -78,7 +78,7 @@ DISTURBANCES: dict[str, tuple[Conditions, ...]] = {
     "second-job": (UNDISTURBED, Conditions(second_job=True), UNDISTURBED),
     "disk": (UNDISTURBED, Conditions(disk_mb_s=10.0), UNDISTURBED),
 }
-"""What a loader goes through, phase by phase."""
+"""Conditions of a loader, phase by phase."""
 CHANGES = "changes"
 """Stands for all of them on the command line."""
 
@@ -91,7 +91,7 @@ def first_epoch(options: Namespace, progress: Any) -> dict[str, Any]:
 
     Args:
         options: of the command line.
-        progress: is told of every run.
+        progress: updated after every run.
     """
 
     def auto() -> dict[str, Any]:
@@ -120,12 +120,12 @@ def first_epoch(options: Namespace, progress: Any) -> dict[str, Any]:
 
 
 def rank(options: Namespace, progress: Any) -> dict[str, Any]:
-    """Epochs of rank 0 of 8 and of a single rank, in turns; both find an agent that knows their pipeline, as the one
-    that came first would else be compared with one for which it has learnt that. The loaders of a round are new ones.
+    """Epochs of rank 0 of 8 and of a single rank, in turns. Both find an agent that knows their pipeline; else the
+    first would be compared with one that profits from what the agent has learnt. The loaders of a round are new ones.
 
     Args:
         options: of the command line.
-        progress: is told of every epoch.
+        progress: updated after every epoch.
     """
     rounds: list[dict[str, list[dict[str, Any]]]] = []
     with opened(options.data) as scene:
@@ -173,7 +173,7 @@ def disturbed(name: str, options: Namespace, progress: Any) -> dict[str, Any]:
     Args:
         name: of the case.
         options: of the command line.
-        progress: is told of every run.
+        progress: updated after every run.
     """
     phases = DISTURBANCES[name]
     runs = {"disturbed": ("auto", phases)}
@@ -200,7 +200,7 @@ def disturbed(name: str, options: Namespace, progress: Any) -> dict[str, Any]:
 
 
 def keeps_bars(change: dict[str, Any]) -> bool:
-    """Whether the figures after a change are good enough."""
+    """Return True if the figures after a change keep the bars."""
     return bool(change["ratio"] >= BAR_RATIO and change["least_by_no_off"] >= BAR_NO_OFF)
 
 
@@ -269,7 +269,7 @@ def steady(options: Namespace, progress: Any) -> dict[str, Any]:
 
     Args:
         options: of the command line.
-        progress: is told of every run.
+        progress: updated after every run.
     """
     found = {}
     with opened(options.data) as scene:
@@ -291,7 +291,7 @@ def idle_wire(options: Namespace, progress: Any) -> dict[str, Any]:
 
     Args:
         options: of the command line.
-        progress: is told of the run.
+        progress: updated after the run.
     """
     with TemporaryDirectory(prefix="sophon-flat-") as folder:
         save_flat_pictures(Path(folder) / "flat")
@@ -321,11 +321,11 @@ def save_flat_pictures(folder: Path) -> None:
 
 
 def verdict(options: Namespace, progress: Any) -> dict[str, Any]:
-    """What the report says against what is so.
+    """Compare the report's verdict with the truth.
 
     Args:
         options: of the command line.
-        progress: is told of every run.
+        progress: updated after every run.
     """
     reason = why_no_disk()
     settings = stream_of(options, "auto")
@@ -353,12 +353,12 @@ def verdict(options: Namespace, progress: Any) -> dict[str, Any]:
 
 
 def would_bring(scene: Scene, settings: StreamSettings, progress: Any, patience: int) -> dict[str, Any]:
-    """What twice of a resource would bring, as the report says, and what it brings to a loader that starts with it.
+    """Compare the report's gain from twice of a resource with the rate of a loader that starts with it.
 
     Args:
         scene: with an agent.
         settings: of the loaders.
-        progress: is told of every situation.
+        progress: updated after every situation.
         patience: see `calm`.
     """
     rows = []
@@ -449,7 +449,7 @@ def cases_of(names: Sequence[str]) -> list[str]:
 
 
 def steps(name: str, options: Namespace) -> int:
-    """How often a case moves the progress bar.
+    """Return the number of steps of the progress bar for a case.
 
     Args:
         name: of the case.

@@ -26,11 +26,11 @@ FEW = 10_000
 """Samples of the small data set, whose memory is taken off: what is left is per sample."""
 SIZES = {"ImageFolder": 1_280_000, "made-up index": 100_000_000}
 KINDS = ("index", "no-off", "auto")
-"""What holds a data set: nothing but its index, or a loader."""
+"""Holders of a data set: nothing but its index, or a loader."""
 TOO_LARGE = {("made-up index", "no-off")}
-"""What has a table per sample, of some gigabytes for so many."""
+"""Combinations with a table per sample, of some gigabytes for this many."""
 SHORT_ROUNDS = 3
-"""Of what takes seconds."""
+"""Number of rounds of short cases, which take seconds."""
 MEMORY_ROUNDS = 3
 MEMORY_RUNS = MEMORY_ROUNDS * 2 * (len(SIZES) * len(KINDS) - len(TOO_LARGE))
 DRAWN = 3000
@@ -82,7 +82,7 @@ def memory(options: Namespace, progress: Any) -> dict[str, Any]:
 
     Args:
         options: of the command line.
-        progress: is told of every run.
+        progress: updated after every run.
     """
     rows: list[dict[str, Any]] = []
     with local_agent(options.data) as (address, _):
@@ -141,8 +141,8 @@ def held_mb(data: str, address: str, dataset: str, samples: int, kind: str) -> f
         return own_mb()
     drawn = random.Random(0)
     order = [drawn.randrange(samples) for _ in range(DRAWN)]
-    # One by one: a batch of 16 is 10 MB, and as many as are under way would decide. In this process: a worker that is
-    # forked gets a page of the index of its own for each sample that it reads, whoever's loader it is.
+    # One by one: a batch of 16 is 10 MB, and those under way would dominate. In this process: any loader's worker that
+    # is forked gets its own page of the index for each sample that it reads.
     loader: Any = OffloadingDataLoader(many, 1, sampler=order, agent=address, policy=kind)
     batches = iter(loader)
     for _ in itertools.islice(batches, DRAWN - 64):
@@ -169,7 +169,7 @@ def local(options: Namespace, progress: Any) -> dict[str, Any]:
 
     Args:
         options: of the command line.
-        progress: is told of every round.
+        progress: updated after every round.
     """
     rows = []
     for number in range(SHORT_ROUNDS):

@@ -13,9 +13,9 @@ from bench.scene import UNDISTURBED, Conditions, Scene, elsewhere_cores, shares
 from bench.streams import StreamSettings, rate, step_share, streaming_loader, windows
 
 SETTLE_S, MEASURED_S = 10.0, 15.0
-"""Of every phase: what is left out at its start, and what counts."""
+"""Parts of every phase in seconds: left out at its start, and counted."""
 BEFORE_S = 5.0
-"""What counts of a phase before a change; it only tells."""
+"""Seconds before a change that are shown for a phase, and do not count."""
 WINDOW_S = 5.0
 CALM_CORES = 0.15
 """CPU seconds per second elsewhere on the machine, kernel included, up to which a run counts as calm."""
@@ -73,11 +73,11 @@ def streamed(scene: Scene, settings: StreamSettings, phases: Sequence[Conditions
 
 
 def calm(run: Callable[[], dict[str, Any]], patience: int) -> dict[str, Any]:
-    """A run beside which nothing else was busy on this machine, or that with the least of it.
+    """Repeat a run until nothing else was busy on this machine, and return it, or the one with the least of it.
 
     Args:
         run: is called once, and again while too much was busy.
-        patience: how often again, at most.
+        patience: maximum number of repetitions.
     """
     rows = []
     for _ in range(1 + patience):
@@ -97,7 +97,7 @@ def busiest_elsewhere(run: dict[str, Any]) -> float:
 
 
 def phase_figures(row: dict[str, Any], log: Any, conditions: Conditions) -> dict[str, Any]:
-    """What a phase was like.
+    """Return the figures of a phase.
 
     Args:
         row: as `streamed` has noted it.

@@ -24,7 +24,7 @@ from bench import record
 from sophon_loader import LocalAgent, OffloadingDataLoader
 
 OPS = 5
-"""Of `training_pipeline`, with Decode."""
+"""Number of ops of `training_pipeline`, with Decode."""
 
 
 def training_pipeline() -> Callable[[Any], Any]:

@@ -123,7 +123,7 @@ def middle(values: dict[str, float] | None, digits: int, unit: float = 1.0) -> s
 
 
 def sources(*results: Result) -> str:
-    """Where the figures of a table are from, and what the bar is."""
+    """Return the sources of a table's figures, and their bars."""
     bars = dict.fromkeys(BARS[result.bench] for result in results if result.bench in BARS)
     return "<br>\n".join([*(result.source for result in results), *(f"Bar: {bar}." for bar in bars)])
 

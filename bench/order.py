@@ -1,12 +1,12 @@
-"""What it costs to call code with a state in the batch's order, and how often a sample is waited for because of that.
+"""Cost of calling stateful code in the batch's order, and the share of samples that are waited for because of that.
 
     python -m bench.order --json order.json
 
 Two loaders of one worker have the same pictures, the usual training transforms and a function behind them that is not
 registered. One takes the agent's replies by position, as such pipelines do; the other takes them as they come, as
-pipelines of registered ops do. They take turns, epoch by epoch, and which one goes first changes every round; a round's
-figure is the ratio of their samples per second. `held` is the share of samples that were waited for while later ones of
-their batch lay there. Over a link of 100 Mbit/s and without a limit. Bar: median >= 0.97.
+pipelines of registered ops do. They take turns, epoch by epoch, and which one goes first changes every round. A round's
+figure is the ratio of their samples/s. `held` is the share of samples that were waited for while later ones of their
+batch had arrived. Over a link of 100 Mbit/s and without a limit. Bar: median >= 0.97.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the loader costs where there is nothing to gain: against torch's DataLoader on the same files.
+"""Cost of the loader where there is nothing to gain: relative to torch's DataLoader on the same files.
 
     python -m bench.overhead --json overhead.json
     python -m bench.overhead --only throughput --workers 1 --rounds 3
@@ -51,10 +51,10 @@ POLICIES = ("no-off", "auto")
 GPU_BOUND = 1.5
 """Length of the training step, in torch's own times per batch."""
 SAMPLES, CLASSES = 1_280_000, 1000
-"""As many as ImageNet has."""
+"""Numbers of samples and classes, as many as ImageNet has."""
 WARM_NBYTES = 1 << 30
 EPOCHS, WINDOW = 60, 20
-"""Of memory: how many there are, and over how many a median is taken."""
+"""Numbers of epochs for memory: all of them, and those of a median."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,16 +1,17 @@
-"""What the training side does at the same time: an all-reduce over the same link, and asynchronous checkpoints.
+"""Interference with the training side: an all-reduce over the same link, and asynchronous checkpoints.
 
     python -m bench.overlap --data PATH --link-mbit 100 --json overlap.json
 
-A job of two ranks under torchrun (gloo). Rank 0 trains on the loader's host with samples from the agent; rank 1 stands
-for the rest of the job, on the agent's host, so that what it sends in each all-reduce of --gradient-mb goes through the
-shaped end of the link, beside the samples. Its own batches are always there. The step is DistributedDataParallel on
+A job of two ranks under torchrun (gloo). Rank 0 trains on the loader's host with samples from the agent. Rank 1 is the
+rest of the job, on the agent's host, so that its bytes in each all-reduce of --gradient-mb go through the shaped end of
+the link, as the samples do. Its own batches are always there. The step is DistributedDataParallel on
 pictures that are pooled to 8 x 8, so that its compute is next to nothing, after a sleep of --step-ms. With checkpoints,
 rank 0 copies the model every --checkpoint-steps steps, and a thread writes the copy to a file and syncs it, while the
 training goes on.
 
-For each policy, prefetch_factor, and with and without checkpoints: seconds per step, of these waited for batches, and
-in backward and all-reduce at either rank, which has the waiting for the other rank in it.
+The figures are for each policy and prefetch_factor, with and without checkpoints. They are seconds per step, the
+seconds waited for batches, and those in backward and all-reduce at either rank, which include waiting for the other
+rank.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from bench.loading import folder, our_loader, quiet
 from bench.record import REPOSITORY
 
 PORT = 29_511
-"""Of the store of the process group, on the loader's host."""
+"""Port of the process group's store, on the loader's host."""
 POOLED = 8 * 8 * 3
 """Features of a picture."""
 
@@ -67,7 +68,7 @@ class Pooled(nn.Module):
 
 
 def rank_main(told: dict[str, Any]) -> None:
-    """All cases at one rank, of which rank 0 writes what it has measured to the file `out`.
+    """Run all cases at one rank; rank 0 writes its measurements to the file `out`.
 
     Args:
         told: cases and settings, the same at both ranks.

@@ -1,4 +1,4 @@
-"""What the tables of the pages say: each function makes one in Markdown, from the results."""
+"""Tables of the pages: each function makes one in Markdown, from the results."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def other_torch(result: Result) -> str:
 
 
 MEMORY = {"pss_mb": "PSS, MB", "private_mb": "private, MB", "shm_mb": "/dev/shm, MB"}
-"""What a loader's processes have at 0 ms, at most."""
+"""Memory of a loader's processes at 0 ms, peak -> label."""
 
 
 def overhead(results: Results) -> str:
@@ -306,7 +306,7 @@ def tail(result: Result) -> str:
 
 @of_file("workers")
 def workers(result: Result) -> str:
-    """`num_workers="auto"` beside fixed numbers."""
+    """Return a table of `num_workers="auto"` next to fixed numbers."""
     *names, last = result.rows[0]["summary"]
     rows = [
         (job["job"], *(spread(job["summary"][name], 0) for name in names), spread(job["summary"][last], 3))
@@ -334,7 +334,7 @@ def agent(result: Result) -> str:
 
 @of_file("fairness")
 def fairness(result: Result) -> str:
-    """Many clients of one agent, and one beside each attacker."""
+    """Return a table of many clients of one agent, and of one next to each attacker."""
     found = result.rows
     rows = [
         (f"the slowest of {len(found['shares'])} clients, of the fair share", f"{found['slowest']:.2f}"),
@@ -387,7 +387,7 @@ def costs(results: Results) -> str:
 
 
 def encodings(results: Results) -> str:
-    """What encodings weigh and cost, and what sets of them save."""
+    """Return tables of encodings' sizes and costs, and of the savings of sets of them."""
     found = results.each("encodings")
     if not found:
         return MISSING
@@ -466,7 +466,7 @@ def _peer(entry: dict[str, Any], auto: dict[str, float] | None) -> Sequence[str]
 
 
 def peers_versions(results: Results) -> str:
-    """What was installed for each peer."""
+    """Return a table of the versions installed for each peer."""
     found: dict[str, set[str]] = {}
     for result in [*results.each("peers"), *results.each("peers-bucket")]:
         for versions in result.rows["versions"].values():

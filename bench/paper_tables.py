@@ -10,7 +10,7 @@ import numpy as np
 from bench.markdown import MISSING, Result, Results, middle, of_file, sources, spread, table
 
 NEAR = 0.9
-"""Of the fastest row's rate: what counts as its neighbourhood. Runs of one plan differ by up to 17 %."""
+"""Share of the fastest row's rate from which on rows count as near it. Runs of one plan differ by up to 17 %."""
 CORES = {"0.05": "policies-0.05", "0.25": "policies-0.25", "0.5": "policies-0.5", "1": "policies"}
 """Benches of the policies by the agent's cores."""
 
@@ -57,8 +57,9 @@ def rate_of(row: Mapping[str, Any]) -> str:
 
 
 def best_share(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Where the parabola has its top that lies nearest to the rows that are within a tenth of the fastest; where there
-    are fewer than three, the fastest row's own share.
+    """Return the best share by a parabola through the rows within a tenth of the fastest, within their range.
+
+    With fewer than three such rows, it is the fastest row's own share.
 
     Args:
         rows: of a sweep, by rising share.
@@ -75,7 +76,7 @@ def best_share(rows: Sequence[Mapping[str, Any]]) -> float:
 
 @of_file("overlap")
 def overlap(result: Result) -> str:
-    """Seconds per step beside an all-reduce on the same link, and who waits for whom."""
+    """Return a table of seconds per step next to an all-reduce on the same link, and of the waits of each side."""
     rows = []
     for case in result.rows["cases"]:
         figures = (f"{case[name]:.3f}" for name in ("step_s", "waited_s", "backward_s", "rank1_backward_s"))

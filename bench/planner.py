@@ -7,7 +7,7 @@ and six choices per sample (file, roi-jpeg, pixels, webp, jxl, array). Three job
 offloading, so that no policy takes a short cut: `wire` has CPU to spare, `agent` little of it at the agent,
 `tight` little on both sides (all three prices are positive, the hardest case). Each policy plans each job
 --repeats times, and once more under tracemalloc for the peak of what planning holds beyond the table. `auto` sets
-prices, and needs no more for that than the 2 048 samples that a loader keeps, whatever the data set.
+prices, and needs only the 2 048 samples that a loader keeps, for any data set.
 
 A loader has no such table, but a profile of each sample, from which it makes the table block by block. The last line is
 of that: what a plan of `sophon` takes beyond the profile, with calibration and table, for the job `wire`.

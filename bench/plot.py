@@ -225,7 +225,7 @@ def draw_fastflow(rows: dict[str, Any], path: Path) -> Path:
 
 
 def draw_overlap(rows: dict[str, Any], path: Path) -> Path:
-    """What a step's time goes to, a bar for each policy and prefetch_factor, without and with checkpoints.
+    """Draw the parts of a step's time, a bar for each policy and prefetch_factor, without and with checkpoints.
 
     Args:
         rows: the rows of a result file of bench.overlap.
@@ -283,7 +283,7 @@ DRAWN = {
     "study": draw_study,
     "utilisation": draw_utilisation,
 }
-"""What else is drawn, by how the name of the result file begins."""
+"""Further plots, by the beginning of the result file's name."""
 
 
 def bar(

@@ -28,7 +28,7 @@ from bench.epochs import LoaderSettings, measured_epoch, policy_loader, warm_epo
 
 POLICIES = ("no-off", "all-off", "resize-off", "fastflow", "sophon", "auto")
 SPREADS = ("seconds", "images_per_s", "interface_bytes", "payload_bytes", "agent_cpu_s", "loader_cpu_s")
-"""Figures of an epoch of which the summary has median and range."""
+"""Figures of an epoch; the summary has their median and range."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -129,7 +129,7 @@ def summarise(rows: list[dict[str, Any]], policies: list[str]) -> list[dict[str,
 
 
 def figures_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the epochs of one policy say by themselves."""
+    """Return the figures of one policy's epochs by themselves."""
     entry: dict[str, Any] = {}
     for name in SPREADS:
         values = [row[name] for row in rows if row[name] is not None]

@@ -1,4 +1,4 @@
-"""What profiling costs: the first epoch of `sophon` against the same epoch of `no-off` without it.
+"""Cost of profiling: the first epoch of `sophon`, relative to the same epoch of `no-off` without it.
 
     python -m bench.profiling --link-mbit 100 --rounds 5 --json profiling.json
 

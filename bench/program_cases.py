@@ -1,4 +1,4 @@
-"""What docs/programs.md tells of: constructions of every registered op, and whole pipelines.
+"""Cases of docs/programs.md: constructions of every registered op, and whole pipelines.
 
 Ops are written as a reader types them, since the page shows them so; pictures are 160 x 120 px there.
 """
@@ -65,7 +65,7 @@ ToPILImage()
 ToTensor()
 TrivialAugmentWide()
 """
-"""What torchvision has in `transforms` and in `transforms.v2`."""
+"""Ops that torchvision has in `transforms` and in `transforms.v2`."""
 V2_ONLY = """
 GaussianNoise()
 Identity()

@@ -11,11 +11,11 @@ from bench.recorded import taken_by
 from sophon_loader.pipeline import timm_ops, torchvision_ops
 
 FEW = 2
-"""Outcomes of an op that are told one by one."""
+"""Maximum number of an op's outcomes that are listed one by one."""
 
 
 def ops_of(*wanted: str) -> Callable[[Results], str]:
-    """What becomes of ops.
+    """Return a function that makes a table of ops' outcomes.
 
     Args:
         wanted: the beginnings of where they are.
@@ -88,7 +88,7 @@ def _folders(found: Sequence[Result]) -> str:
 
 
 def programs_ended(results: Results) -> str:
-    """Why programs end before the tensor, or have nothing to cut."""
+    """Return a table of the reasons why programs end before the tensor, or have nothing to cut."""
     found = results.each("programs")
     rows = []
     for of_folders in zip(*(result.rows["pipelines"] for result in found), strict=True):

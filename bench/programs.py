@@ -1,4 +1,4 @@
-"""How far the programs of whole pipelines reach, and whether files can be cut for them; docs/programs.md shows it.
+"""Reach of the programs of whole pipelines, and the share of files that can be cut for them; docs/programs.md shows it.
 
     python -m bench.programs --data PATH --json programs.json
 
@@ -37,11 +37,11 @@ NO_PROGRAM = "the file has no program"
 
 @dataclass(frozen=True)
 class Reach:
-    """How far the program of a sample goes.
+    """Reach of a sample's program.
 
     Args:
         shrunk, whole, cut, here: see `shares`.
-        ended: why it ends before `whole`, or has no `shrunk`.
+        ended: reason why it ends before `whole`, or has no `shrunk`.
     """
 
     shrunk: bool = False
@@ -68,11 +68,11 @@ def pipelines(files: Sequence[bytes]) -> list[dict[str, Any]]:
 
 
 def shares(chain: Chain, files: Sequence[bytes]) -> dict[str, Any]:
-    """What becomes of some files under a pipeline, as shares of them.
+    """Return the outcomes of some files under a pipeline, as shares of them.
 
     Returns:
-        `shrunk` and `whole`: programs with the segment `shrunk`, and those that reach the end of the 8-bit ops; `cut`:
-        files whose part is cut out; `here`: those of which a host with the whole file decodes the part; `ended`: why
+        `shrunk` and `whole`: programs with the segment `shrunk`, and those that reach the end of the 8-bit ops. `cut`:
+        files whose part is cut out. `here`: files whose part a host with the whole file decodes. `ended`: reasons why
         others have no segment `shrunk` or end early.
     """
     reaches = []
@@ -88,7 +88,7 @@ def shares(chain: Chain, files: Sequence[bytes]) -> dict[str, Any]:
 
 
 def reach(chain: Chain, begun: Begun, draw: Draw) -> Reach:
-    """How far a program goes.
+    """Return the reach of a program.
 
     Seeds the global generators: call it within `chain.isolated()`.
 

@@ -1,4 +1,4 @@
-"""What a bench writes: everything it measured, or the summary of it that bench/results/ keeps. Both carry a stamp."""
+"""Results of a bench: everything it measured, or the summary of it that bench/results/ keeps. Both carry a stamp."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ RAW = REPOSITORY / "bench" / "raw"
 """All that was measured; not in git."""
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
 PACKAGES = ("torch", "torchvision", "pillow")
-"""What decides how fast an image is decoded and transformed."""
+"""Packages that decide how fast an image is decoded and transformed."""
 SINGLE = ("rounds", "epochs")
 """Names of lists of single measurements. A summary has their number in their place."""
 WRITTEN = (":(exclude)bench/results", ":(exclude)docs", ":(exclude)README.md")
-"""What benches and the pages made of them change, which says nothing about the code that was measured."""
+"""Files that benches, and the pages made of them, change; they do not affect the code that was measured."""
 WIDTH = 110
 """Characters of a line of a result file, about."""
 DIGITS = 6
-"""Of the figures of a summary."""
+"""Number of digits in the figures of a summary."""
 UNKNOWN = "unknown"
 _OUTPUTS = ("--json", "--summary")
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where the results of a run go.
+    """Destinations of a run's results.
 
     Args:
         json: file for everything; None for nowhere.
@@ -73,7 +73,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _laid_out(value: Any, indent: str = "") -> str:
-    """JSON in which whatever fits on a line is on one: a third of the lines, and a figure's range beside it."""
+    """Return JSON with everything on one line that fits there: a third of the lines, and a figure next to its range."""
     short = json.dumps(value)
     if not isinstance(value, (dict, list)) or len(indent) + len(short) <= WIDTH:
         return short
@@ -103,7 +103,7 @@ def stamp(command: str) -> dict[str, Any]:
 
 
 def summary_of(rows: Any) -> Any:
-    """What a bench has measured without its single rounds, in figures of six digits."""
+    """Return a bench's measurements without single rounds, in figures of six digits."""
     if isinstance(rows, dict):
         summary = {}
         for name, value in rows.items():
@@ -118,7 +118,7 @@ def summary_of(rows: Any) -> Any:
 
 
 def _number_of(rows: list[Any]) -> int:
-    """How many rounds these rows are of; several rows share a round when several loaders took turns in it."""
+    """Return the number of rounds of these rows; several rows share a round when several loaders took turns in it."""
     for name in ("round", "number"):
         if rows and all(isinstance(row, dict) and name in row for row in rows):
             return len({row[name] for row in rows})

@@ -1,4 +1,4 @@
-"""What becomes of every op that is given a picture whose pixels are not made yet; docs/programs.md shows it.
+"""Outcome of every op that is given a picture whose pixels are not made yet; docs/programs.md shows it.
 
     python -m bench.recorded --summary bench/results/recorded.json
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def answers() -> dict[str, Any]:
-    """What the page says of ops: `timm`, the release, and `ops`, a row of each construction, see `answer`; one
+    """Return the page's facts on ops: `timm`, the release, and `ops`, a row of each construction, see `answer`; one
     for those of the same text and answer."""
     ops: list[Row] = []
     for one in CONSTRUCTIONS:
@@ -63,7 +63,7 @@ def answers() -> dict[str, Any]:
 
 
 def answer(op: Callable[[Any], Any]) -> Row:
-    """What becomes of an op.
+    """Return the outcome of an op.
 
     Returns:
         `made`: lists of steps that it may record; `looks`: by name, the share of the draws,
@@ -95,7 +95,7 @@ def answer(op: Callable[[Any], Any]) -> Row:
 
 
 def look_of(error: PixelsWanted) -> str:
-    """Who looked: Pillow's function that was called from outside, and the one within that took the pixels."""
+    """Return the functions that looked: Pillow's called from outside, and the one within that took the pixels."""
     calls = [call for call in _calls(error.__traceback__) if not call[0].startswith("sophon_loader.")]
     outside = max((at for at, (module, _) in enumerate(calls) if not module.startswith("PIL.")), default=-1)
     if outside == len(calls) - 1:

@@ -41,7 +41,7 @@ def workers(results: Results) -> str:
 
 @of_file("fleet")
 def fleet(result: Result) -> str:
-    """What each rule for the size of a fleet costs, predicted and measured."""
+    """Return a table of the costs of each rule for the size of a fleet, predicted and measured."""
     settings = result.rows["settings"]
     rows = [
         (

@@ -1,4 +1,4 @@
-"""What more agents with the same files bring: throughput with two and four of them, alike and unlike, against one.
+"""Gain of more agents with the same files: throughput with two and four, alike and unlike, relative to one.
 
     python -m bench.replicas --data PATH --json replicas.json
     python -m bench.replicas --data PATH --cases workers      what a loader's worker holds for 1, 2 and 8 agents
@@ -46,7 +46,7 @@ SHARES = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 1.0, "weak": UNLIKE}
 LOADERS = {"one": ("a",), "two": ("a", "b"), "unlike": ("a", "weak"), "four": ("a", "b", "c", "d")}
 """The agents of each loader."""
 SUMS = {name: sum(SHARES[agent] for agent in agents) for name, agents in LOADERS.items()}
-"""What the agents of each loader would deliver, by one agent."""
+"""Expected rate of each loader's agents, as a multiple of one agent's."""
 BARS = {
     "wire": {"two": 0.95, "unlike": 0.95},
     "cpu": {"two": 0.9, "unlike": 0.95, "four": 0.9},
@@ -172,7 +172,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def workers(data: Path) -> list[dict[str, Any]]:
-    """What a worker holds, by the number of agents.
+    """Return a worker's descriptors, threads and memory, by the number of agents.
 
     Args:
         data: an ImageFolder tree.
@@ -186,7 +186,7 @@ def workers(data: Path) -> list[dict[str, Any]]:
 
 
 def worker(addresses: Sequence[str]) -> dict[str, Any]:
-    """What the worker of a loader with these agents holds after an epoch.
+    """Return descriptors, threads and memory of a loader's worker with these agents after an epoch.
 
     Args:
         addresses: of the agents.

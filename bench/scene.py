@@ -1,4 +1,4 @@
-"""What a loader runs under, and how it changes while it runs: link, quotas, other programs, the agent's disk."""
+"""Conditions of a loader, and their changes while it runs: link, quotas, other programs, the agent's disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bench.streams import StreamSettings, streaming_loader
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a loader runs under.
+    """Conditions of a loader.
 
     Args:
         link_mbit: rate of the link, Mbit/s.
@@ -30,7 +30,7 @@ class Conditions:
         step_ms: length of the training step of a batch, a sleep.
         disk_mb_s: at which the agent's disk is read, MB/s; None for no limit.
         busy: `loader` or `agent`: another process is busy on that host's core.
-        second_job: whether another loader streams from the same agent, on the loader's host and core.
+        second_job: True if another loader streams from the same agent, on the loader's host and core.
 
     Example:
         >>> str(Conditions(link_mbit=20))
@@ -115,7 +115,7 @@ class Scene:
             self._second.order("stop")
 
     def counters(self) -> dict[str, float]:
-        """What has been used so far: seconds, bytes on link and interface, CPU seconds, bytes from the disk."""
+        """Return the sums so far: seconds, bytes on link and interface, CPU seconds, bytes from the disk."""
         machine = psutil.cpu_times()
         agent, loader = self.bed.agent_host, self.bed.loader_host
         sent = agent.interface_bytes()

@@ -1,4 +1,4 @@
-"""A loader that streams until it is told to stop, in a process of its own, and what its log says of any seconds."""
+"""A loader that streams until it is stopped, in a process of its own, and its log's figures for any seconds."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Log = Sequence[Sequence[float]]
 """A row per batch: when it came (time.monotonic(), which all processes of a machine share), samples so far, and seconds
 of training steps so far."""
 LAST_BATCH_S = 20.0
-"""How long a log waits for a batch after the time that is asked for: the slowest conditions give one in seconds."""
+"""Seconds that a log waits for a batch after the requested time: the slowest conditions give one in seconds."""
 TOLD = ("bottleneck", "limits", "would_bring", "rates", "choices", "plan_reason", "samples", "fallbacks", "degraded")
-"""What is kept of a report."""
+"""Fields that are kept of a report."""
 
 
 # --- logs -------------------------------------------------------------------------------------------------------------
@@ -86,13 +86,13 @@ def _grown(log: Log, column: int, start_s: float, end_s: float) -> float:
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """What a streaming loader is told.
+    """Settings of a streaming loader.
 
     Args:
         policy: its name.
         data: the ImageFolder tree.
         samples: of an epoch: the pictures are listed as often as it takes, each time with indices of their own.
-        replicas: of a DistributedSampler that shuffles; the loader is rank 0 of so many, whose epochs are as long.
+        replicas: of a DistributedSampler that shuffles; the loader is rank 0 of this many, whose epochs are as long.
         batch_size: samples per batch.
     """
 

@@ -56,7 +56,7 @@ def profile_of(files: Sequence[Any]) -> SampleProfile:
 
 
 def study(profile: SampleProfile) -> dict[str, Any]:
-    """What the sizes and times of all samples say.
+    """Return the conclusions from the sizes and times of all samples.
 
     Args:
         profile: of at least one sample.

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def is_filled(page: Path) -> bool:
-    """Whether the tables of a page are what its results say."""
+    """Return True if the tables of a page agree with its results."""
     text = page.read_text()
     return filled(text, Results(RESULTS)) == text
 

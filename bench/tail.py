@@ -1,4 +1,4 @@
-"""What `tail="device"` is worth: images per second on this host's device, and bytes per image from the workers.
+"""Gain of `tail="device"`: images per second on this host's device, and bytes per image from the workers.
 
     python -m bench.tail --json tail.json
 
@@ -44,7 +44,7 @@ def delivered(loader: Any, device: torch.device) -> float:
 
 
 def nbytes_per_image(loader: Any) -> float:
-    """What the images of one batch weigh when they come from a worker."""
+    """Return the number of bytes per image of one batch when it comes from a worker."""
     images = next(iter(loader)._batches)[0]
     return float(images.nbytes / len(images))
 

@@ -1,4 +1,4 @@
-"""What a real GPU gains: networks are trained from files behind a paced link, and without a limit.
+"""Gain on a real GPU: networks are trained from files behind a paced link, and without a limit.
 
     python -m bench.training --data PATH --json training.json
     python -m bench.training --device cpu --models resnet18 --links 50 --batch-size 16 --repeat 1 --rounds 1

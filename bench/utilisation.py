@@ -1,4 +1,4 @@
-"""How long the GPU waits: idle share over the policies, three models' step times, and batch sizes.
+"""Idle time of the GPU: its share over the policies, three models' step times, and batch sizes.
 
     python -m bench.utilisation --data PATH --link-mbit 100 --json utilisation.json
 

@@ -10,11 +10,11 @@ from typing import Any
 from bench.scene import Conditions
 
 BEHIND = 1.3
-"""Times that the second resource would have to be used as much, for the first one not to be the limit by itself."""
+"""Minimum ratio of the first resource's use to the second's, for the first one to be the limit by itself."""
 IN_USE = 0.8
-"""A resource that was used for a smaller share of the time does not limit: something else does that nobody counts."""
+"""Minimum share of the time for which the limiting resource is used; with less, something uncounted limits."""
 WITHIN = 0.15
-"""How far what more of a resource would bring may be from what it then brings."""
+"""Maximum relative error of the predicted gain from more of a resource."""
 SCARCE: dict[str, tuple[str, tuple[float, float]]] = {
     "gpu": ("step_ms", (300.0, 1200.0)),
     "wire": ("link_mbit", (4.0, 20.0)),
@@ -22,12 +22,12 @@ SCARCE: dict[str, tuple[str, tuple[float, float]]] = {
     "agent-cpu": ("agent_cores", (0.01, 0.03)),
     "agent-disk": ("disk_mb_s", (0.5, 3.0)),
 }
-"""What makes a resource the limit, and from what to what."""
+"""Setting that makes a resource the limit, and its range."""
 AMPLE_LINK_MBIT = (300.0, 1000.0)
 AMPLE_CORES = (0.8, 1.0)
 AMPLE_STEP_MS = (0.0, 5.0)
 MORE = {"wire": ("link_mbit", 2.0), "agent-cpu": ("agent_cores", 2.0)}
-"""What `would_bring` tells of, and what is then done to see."""
+"""Setting, and its factor, that tests each gain in `would_bring`."""
 WOULD_BRING = (
     Conditions(),
     Conditions(link_mbit=40.0),
@@ -69,7 +69,7 @@ def limiting(shares: dict[str, float]) -> str | None:
 
 
 def judged(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """How often the verdict was right, and the situations in which it was not.
+    """Return the number of right verdicts, and the situations with wrong ones.
 
     Args:
         rows: a situation each, with `truth`, None where it is not clear, and `said`.

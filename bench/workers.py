@@ -1,4 +1,4 @@
-"""Whether `num_workers="auto"` is as fast as the best fixed number: images per second of a job that goes on.
+"""Rate of `num_workers="auto"` relative to the best fixed number: images per second of a job that goes on.
 
     python -m bench.workers --json workers.json
 
@@ -26,7 +26,7 @@ from sophon_loader import OffloadingDataLoader
 BATCH_SIZE = 16
 STARTS_S = 3.0
 STEP_S = 0.08
-"""Of a batch; one worker takes some 0.03 s for it."""
+"""Length of the training step of a batch, in seconds; one worker takes some 0.03 s for it."""
 LINK_MBIT = 20
 JOBS = ("loader", "step", "wire")
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sophon_loader.report.report import Report
 
 __version__ = "0.2.0"
-"""The one place where the version stands; pyproject.toml reads it from here."""
+"""The only place of the version; pyproject.toml reads it from here."""
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless the user asks for it
 

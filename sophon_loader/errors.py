@@ -92,7 +92,7 @@ class WireError(SophonError):
     """A message that breaks the protocol of docs/wire.md.
 
     Attributes:
-        request: number of the request that the message answers; None where that is not known.
+        request: number of the request that the message answers; None if unknown.
     """
 
     request: int | None = None
@@ -103,7 +103,7 @@ class MalformedMessage(WireError):
 
 
 class CorruptMessage(WireError):
-    """A message that was damaged on its way: its checksum does not fit, however often it was asked for again."""
+    """A message that was damaged on its way: its checksum does not fit, even after it was asked for again."""
 
 
 class MessageTooLong(WireError):
@@ -119,7 +119,7 @@ class AgentError(SophonError):
 
 
 class AgentUnreachable(AgentError, ConnectionError):
-    """Nobody answered at the address within the deadline."""
+    """No agent answered at the address within the deadline."""
 
 
 class KeyRefused(AgentError, PermissionError):
@@ -155,9 +155,10 @@ class SampleUnreadable(SampleError, OSError):
 
 
 def may_come(error: SophonError) -> bool:
-    """Whether an agent of which this was got may serve later: it is away, starts, stops, or is of another release.
+    """Return True if the agent that caused this error may serve later: it is away, starts, stops, or has another
+    release.
 
-    Whatever else it says, of a key for example, it says again until somebody mends that.
+    Any other error, of a key for example, would come again until a person acts.
     """
     return isinstance(error, (AgentUnreachable, AgentBusy, VersionMismatch)) or type(error) is AgentError
 
@@ -178,10 +179,10 @@ def add_note(error: BaseException, text: str) -> None:
 
 
 def note_foreign(error: BaseException, text: str) -> None:
-    """`add_note` for an error that came out of code which is not of this package: an op, a label's transform.
+    """`add_note` for an error from code outside of this package: an op, a label's transform.
 
     Args:
-        error: just caught, by whoever called that code.
+        error: just caught, by the caller of that code.
         text: see `add_note`.
     """
     add_note(error, text)
@@ -190,10 +191,10 @@ def note_foreign(error: BaseException, text: str) -> None:
 
 
 def frames_for_user(error: BaseException) -> TracebackType | None:
-    """The traceback with which to raise an error anew: without the frames of this package that tell its user nothing.
+    """Return the traceback to raise an error with again: without frames of this package that are useless to its user.
 
-    Left out are those above the call of code which is not of this package (`note_foreign`), and all frames of what this
-    package raises on purpose, whose text says everything. Any other error is a bug, and keeps all.
+    Frames above a call of code outside of this package (`note_foreign`) are left out, and all frames of errors that
+    this package raises on purpose, whose text says everything. Any other error is a bug, and keeps all.
 
     Example:
         >>> except Exception as error:
@@ -207,10 +208,10 @@ def frames_for_user(error: BaseException) -> TracebackType | None:
 
 
 def without_frames(error: _Error) -> _Error:
-    """A copy of an error, to be kept in an attribute, or to be raised anew from there.
+    """Return a copy of an error, to be kept in an attribute, or to be raised again from there.
 
-    An error that has been raised holds the frames of all its callers: those of an epoch with its pipes and memory, and
-    the user's training function with its tensors. Raising the kept one would give it frames again.
+    An error that was raised holds the frames of all its callers: those of an epoch with its pipes and memory, and the
+    user's training function with its tensors. Raising the kept error would add frames again.
 
     Args:
         error: unchanged, unless it cannot be copied; then it loses its own frames.
@@ -222,7 +223,7 @@ def without_frames(error: _Error) -> _Error:
     """
     try:
         found = copy.copy(error)
-    except Exception:  # a class of somebody else, whose constructor takes other arguments than it keeps
+    except Exception:  # a foreign class, whose constructor takes other arguments than it keeps
         found = error
     if type(found) is not type(error):
         found = error
@@ -235,9 +236,9 @@ def without_frames(error: _Error) -> _Error:
 
 
 def raised_by_handler(error: BaseException) -> bool:
-    """Whether a signal's handler raised an error: it then says nothing of the code that the signal interrupted.
+    """Return True if a signal's handler raised an error, which then says nothing about the interrupted code.
 
-    The class of the error would not tell: a time-out may be an OSError. A handler is the function that Python has been
+    The class of the error does not show that: a time-out may be an OSError. A handler is a function that Python was
     given, or one that holds the interrupted frame, as handlers (and trace functions) are called with it.
 
     Example:
@@ -265,7 +266,7 @@ def raised_by_handler(error: BaseException) -> bool:
 
 
 def _code_of(handler: Any) -> object:
-    """The code of a Python function, a method or a partial of one; else another object."""
+    """Return the code of a Python function, a method or a partial of one; else another object."""
     function = getattr(handler, "func", handler)
     return getattr(getattr(function, "__func__", function), "__code__", function)
 
@@ -276,8 +277,10 @@ def _holds_a_frame(value: object) -> bool:
 
 
 def must_leave(error: BaseException) -> bool:
-    """Whether an error is no refusal of a short cut, so that to do the work in another way would only hide it: raised
-    by a signal's handler, or for want of memory."""
+    """Return True if an error is not a refusal of a short cut, so that doing the work another way would only hide it.
+
+    A signal's handler has raised it, or memory is short.
+    """
     return isinstance(error, MemoryError) or raised_by_handler(error)
 
 

@@ -1,4 +1,4 @@
-"""Figures as people read them: few digits, and the unit that fits."""
+"""Numbers as text for people: few digits, and the unit that fits."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ _SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3))
 
 
 def percent(share: float) -> str:
-    """A share of 1, in whole percent."""
+    """Return a share of 1 in whole percent."""
     return f"{100 * share:.0f} %"
 
 
 def size(nbytes: float) -> str:
-    """Bytes, in the largest unit of which there is at least one."""
+    """Return a number of bytes, in the largest unit that gives at least 1."""
     for unit, scale in _SIZES:
         if nbytes >= scale:
             return f"{nbytes / scale:.1f} {unit}"
@@ -19,17 +19,17 @@ def size(nbytes: float) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits, or all that are before the point."""
+    """Return three digits, or all that are before the point."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def per_second(samples_s: float) -> str:
-    """A rate of samples."""
+    """Return a rate of samples as text."""
     return f"{number(samples_s)} samples/s"
 
 
 def duration(seconds: float) -> str:
-    """Seconds, in milliseconds, seconds, minutes, hours or days, to two or three digits."""
+    """Return seconds as milliseconds, seconds, minutes, hours or days, to two or three digits."""
     if seconds < 0.0995:
         return f"{1000 * seconds:.3g} ms" if seconds else "0 s"
     if seconds < 99.5:
@@ -43,12 +43,12 @@ def duration(seconds: float) -> str:
 
 
 def counted(count: float, singular: str, plural: str = "") -> str:
-    """A number of things: "1 sample", "2 samples", "0.25 cores".
+    """Return a number of things: "1 sample", "2 samples", "0.25 cores".
 
     Args:
-        count: how many.
+        count: number of things.
         singular: of the noun.
-        plural: where that is not `singular` and an s.
+        plural: of the noun, if it is not `singular` and an s.
     """
     written = number(count)
     return f"{written} {singular if written == '1' else plural or singular + 's'}"

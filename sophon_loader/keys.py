@@ -1,4 +1,4 @@
-"""What opens a connection to an agent that has keys: one text, and where a loader finds it.
+"""Token that opens a connection to an agent that has keys, and the places where a loader looks for it.
 
 The keys are those of ZeroMQ's CURVE: X25519, and every message sealed with XSalsa20-Poly1305.
 """
@@ -24,13 +24,13 @@ _MAX_FILE_NBYTES = 4096
 
 @dataclass(frozen=True)
 class Token:
-    """What a loader holds to be let in, as one text: the agent's public key, and both halves of its own.
+    """A loader's token as one text: the agent's public key, and both halves of the loader's own.
 
     Args:
         server: the agent's public key, 32 bytes.
-        public: the loader's, by which the agent knows it.
-        secret: what belongs to that; who has it is let in.
-        origin: where it came from, for errors.
+        public: the loader's public key, by which the agent knows it.
+        secret: the loader's secret key; its holder is let in.
+        origin: file or variable that it came from, for errors.
 
     Example:
         >>> Token.parse(token.text()) == token
@@ -43,20 +43,20 @@ class Token:
     origin: str = field(default="", compare=False)
 
     def text(self) -> str:
-        """Letters, digits, `-` and `_`: safe in any shell, file and quote."""
+        """Return letters, digits, `-` and `_`: safe in any shell, file and quote."""
         keys = self.server + self.public + self.secret
         return PREFIX + base64.urlsafe_b64encode(_checksum(keys) + keys).decode()
 
     @staticmethod
     def parse(text: str, origin: str = "a text") -> Token:
-        """The inverse of `text`.
+        """Return the token that `text` wrote.
 
         Args:
             text: white space around it does not matter.
-            origin: see `Token`; the text itself must stand in no error.
+            origin: see `Token`; errors must not contain the text itself.
 
         Raises:
-            ConfigError: it is none, or mistyped.
+            ConfigError: the text is not a token, or mistyped.
         """
         text = text.strip()
         try:
@@ -76,15 +76,17 @@ class Token:
 
 
 def token_for(endpoint: str, given: str | None) -> Token | None:
-    """The token for an agent: the given one, else that of the environment variable `SOPHON_KEY`, else that of the file
-    named after the agent in the usual folder (`file_of`); None when there is none.
+    """Return the token for an agent; None if there is none.
+
+    It is the given one, else that of the environment variable `SOPHON_KEY`, else that of the file named after the agent
+    in the usual folder (`file_of`).
 
     Args:
         endpoint: of the agent, `tcp://host:port`.
         given: a token, or the path of a file that holds one.
 
     Raises:
-        ConfigError: the text is no token, the file cannot be read, or others than its owner may read it.
+        ConfigError: the text is not a token, the file cannot be read, or users other than its owner may read it.
     """
     if given is not None:
         return _read(given, "key")
@@ -98,7 +100,7 @@ def token_for(endpoint: str, given: str | None) -> Token | None:
 
 
 def file_of(endpoint: str) -> Path | None:
-    """Where the token for an agent is looked for; None where no such place is known.
+    """Return the path of the file for an agent's token; None for a user without a home.
 
     Args:
         endpoint: `tcp://host:port`.
@@ -112,12 +114,12 @@ def file_of(endpoint: str) -> Path | None:
 
 
 def token_name(endpoint: str) -> str:
-    """The name of the file in which the token for an agent is looked for: `fileserver:5555` for that host and port."""
+    """Return the name of the file for an agent's token: `fileserver:5555` for that host and port."""
     return endpoint.partition("://")[2].replace("/", "_")
 
 
 def config_folder() -> Path | None:
-    """`$XDG_CONFIG_HOME/sophon`, or `~/.config/sophon`; None for a user without a home."""
+    """Return `$XDG_CONFIG_HOME/sophon`, or `~/.config/sophon`; None for a user without a home."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(base):
         base = os.path.expanduser("~/.config")
@@ -125,15 +127,15 @@ def config_folder() -> Path | None:
 
 
 def read_private(path: Path, owners: Collection[int] | None = None) -> str:
-    """The text of a file that nobody but its owner can read.
+    """Return the text of a file that only its owner can read.
 
     Args:
         path: of the file.
-        owners: users one of whom must own it; None for any. Nobody but root can read another's, and in a container
-            root may well use the keys of the user who has started it.
+        owners: user ids that may own it; None for any. Only root can read other users' files, and in a container root
+            may well use the keys of the user who has started it.
 
     Raises:
-        ConfigError: it cannot be read, others can, or it is another user's.
+        ConfigError: it cannot be read, others can read it, or another user owns it.
     """
     try:
         with open(path, encoding="ascii") as file:
@@ -174,9 +176,9 @@ def _read_file(path: Path, owners: Collection[int] | None = None) -> Token:
 
 
 def _trusted_in(folder: Path) -> Collection[int] | None:
-    """Users whose tokens may lie in a folder; None for any, where no other user can have put one there.
+    """Return user ids whose tokens may lie in a folder; None for any, if no other user can have put one there.
 
-    It matters to root alone, who can read all of them: a token names the agent that is talked to.
+    It matters to root alone, who can read all of them: a token names the agent that is connected to.
     """
     try:
         status = folder.stat()

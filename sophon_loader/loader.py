@@ -57,29 +57,31 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
     It takes every argument of `torch.utils.data.DataLoader`, and these:
 
     Args:
-        agent: what serves the files: an address, `"tcp://fileserver:5555/imagenet"`; a list of addresses of agents
-            that hold the same files; the folder in which these announce themselves and their export,
-            `"file:///shared/run/agents/imagenet"`, or the head of the Ray cluster that keeps them,
-            `"ray://head:8265/imagenet"` (`docs/several-agents.md`); `"local"` or a `LocalAgent`, an agent on
-            this host that lives as long as the loader; or None for no agent. `"local"` reads plain files itself (unless
-            the link is paced); under `"auto"` the loader does not wait for it, and does not start it if the loader's
-            own processes may use every core.
-        policy: `"auto"` (the cheapest plan for network, loader CPU and agent CPU together), `"sophon"`, `"fastflow"`,
-            `"fastflow-every"`, `"no-off"`, `"all-off"`, `"resize-off"`, or an object with `name`, `needs_profile` and
-            `plan(facts)`, or with `name` and `tariff(facts, traffic)` (`sophon_loader.decide.policy`).
+        agent: address of the agent that serves the files, `"tcp://fileserver:5555/imagenet"`. For several agents,
+            which hold the same files: a list of addresses; the folder in which they announce themselves, and their
+            export, `"file:///shared/run/agents/imagenet"`; or the head of their Ray cluster,
+            `"ray://head:8265/imagenet"` (`docs/several-agents.md`). With `"local"` or a `LocalAgent` an agent starts on
+            this host, and lives as long as the loader. None: no agent. With `"local"` the loader reads plain files
+            itself (unless the link is paced). Under `"auto"` it does not wait for that agent, and starts none
+            if its own processes may use every core.
+        policy: name of a policy: `"auto"` (the cheapest plan for network, loader CPU and agent CPU together),
+            `"sophon"`, `"fastflow"`, `"fastflow-every"`, `"no-off"`, `"all-off"` or `"resize-off"`. Or an object
+            with `name` and `tariff(facts, traffic)`, or with `name`, `needs_profile` and `plan(facts)`
+            (`sophon_loader.decide.policy`).
         encodings: forms in which values may be sent, under every policy: `"auto"` (every lossless one), `"paper"`
             (file, pixels, array), or a list of names. `file` is always allowed.
         seed: seed of all random numbers of the pipeline. Default: DataLoader's base seed, so that `torch.manual_seed`
             or `generator` reproduce a run.
         profile: path of a file for measurements. It is reused if dataset, pipeline, agent and versions match; else the
             first epoch measures (under `"auto"`, some samples) and saves them there.
-        tail: where the last ops (ToTensor, ConvertImageDtype, Normalize and the like) run. `"loader"`: with each
-            sample. `"device"`: with whole batches, on the current accelerator, or on the CPU if there is none; batches
-            travel there as bytes, and stay there. Or a device. `report()` says why, if it cannot be done.
+        tail: device of the last ops (ToTensor, ConvertImageDtype, Normalize and the like). With `"loader"` they
+            run with each sample. With `"device"` they run on whole batches, on the current accelerator, or on the CPU
+            if there is none. Batches are copied to it as bytes, and stay there. Or name a device. If it
+            cannot be done, `report()` says why.
         num_workers: also `"auto"`: a few at first, more while that makes loading faster, fewer if some are idle, at
-            most two per core. They change within an epoch, or between epochs under policies that plan for each sample.
-            The attribute is the current number. A dataset that cannot be offloaded gets one per core.
-        device_prefetch: number of batches that are copied to the accelerator, with their targets, and finished there
+            most two per core. They change within an epoch, or between epochs under policies that plan for each
+            sample. The attribute is the current number. A dataset that cannot be offloaded gets one per core.
+        device_prefetch: number of batches, with their targets, that are copied to the accelerator and finished there
             ahead of the step.
         shard: True deals the samples out to the ranks of `torch.distributed`, in place of a sampler: each sample once
             per epoch, in equal steps. The last two batches of an epoch may be shorter.
@@ -88,28 +90,28 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             every step.
 
     A dataset that cannot be offloaded is loaded exactly as by DataLoader; `report()` says why. For any other dataset,
-    sample i of epoch e is the same tensor whatever the agent, the policy, num_workers and batch_size are. For that,
-    each op draws its random numbers from (seed, epoch, sample index, occurrence in the epoch, op position).
+    sample i of epoch e is the same tensor for every agent, policy, num_workers and batch_size. For that, each op draws
+    its random numbers from (seed, epoch, sample index, occurrence in the epoch, op position).
 
-    A copy (pickled, deep, or in another process) goes on where the original stands, with workers and a local agent of
-    its own. Every argument is an attribute of the same name, so that frameworks can make an equal loader from them;
-    none can be assigned later.
+    A copy (pickled, deep, or in another process) goes on at the original's position, with its own workers and local
+    agent. Every argument is an attribute of the same name, so that frameworks can make an equal loader from them; none
+    can be assigned later.
 
     Raises:
-        ConfigError: an argument that cannot work. Errors of the agent come when an iteration begins, or with its next
-            batch if the loader did not wait for the agent.
+        ConfigError: an argument that cannot work. Errors of the agent are raised when an iteration begins, or with its
+            next batch if the loader did not wait for the agent.
 
     Example:
         loader = OffloadingDataLoader(ImageFolder("/mnt/imagenet/train", transform), batch_size=256, shuffle=True,
                                       num_workers=8, agent="tcp://fileserver:5555/imagenet")
 
     Warns:
-        OffloadWarning: once, if an agent is given and nothing is offloaded, if files are read here because the agent
-            is silent, or if the loader goes without having been iterated over.
+        OffloadWarning: once, if an agent is given and nothing is offloaded, if files are read here because the
+            agent is silent, or if the loader is deleted and was never iterated over.
     """
 
     _is_kept = False
-    """Whether what makes loaders of another class from this one is known to put it back."""
+    """True if the framework that makes loaders of another class from this one is known to put it back."""
     _passed_by: tuple[str, ...] = ()
     """A note for reports, once torch's iterator classes have read this loader's samplers."""
 
@@ -189,10 +191,10 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """What accelerate asks before it puts a DataLoader of torch's own class in place of this one.
+        """Asked by accelerate before it puts a DataLoader of torch's own class in place of this one.
 
         Raises:
-            ConfigError: what that one would lose was asked for.
+            ConfigError: the user asked for something that torch's class would lose.
         """
         if self._is_kept or self._engine is None or (self._settings.agent is None and self._settings.tail is None):
             return False
@@ -204,7 +206,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
 
     @property
     def bs(self) -> int:
-        """What fastai's `to_distributed` asks a loader for first; an AttributeError that says why there is none."""
+        """First attribute that fastai's `to_distributed` reads; an AttributeError that says why there is none."""
         raise AttributeError(
             "fastai's to_distributed must be given loaders of fastai's class, got an OffloadingDataLoader; instead, "
             "wrap the model in DistributedDataParallel and give the loader shard=True"
@@ -212,11 +214,11 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
 
     @property
     def _engine(self) -> Engine | None:
-        """What drives the epochs; None for a dataset that is loaded plainly."""
+        """Driver of the epochs; None for a dataset that is loaded plainly."""
         return self._parts.engine
 
     def __getstate__(self) -> dict[str, Any]:
-        """As of DataLoader, without what belongs to this process: a copy has workers and an agent of its own."""
+        """Return DataLoader's state, without objects of this process: a copy has its own workers and agent."""
         left = ("_inner", "_parts", "_pid")
         return {name: value for name, value in self.__dict__.items() if name not in left} | {"_iterator": None}
 
@@ -228,9 +230,9 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         self._use.shared_by(self)
 
     def _leave_to_parent(self) -> None:
-        """In a forked copy of the process that made this loader: begin anew, as a pickled copy does.
+        """Begin again, as a pickled copy does, if this is a forked copy of the process that made this loader.
 
-        Its workers, agent, connections and shared counters are the parent's, which goes on with them.
+        Its workers, agent, connections and shared counters are the parent's, which keeps using them.
         """
         if self._pid == os.getpid():
             return
@@ -245,7 +247,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
 
     @untraced
     def _get_iterator(self) -> Any:
-        """What `iter()` gives; subclasses in frameworks call this, or wrap it, as with DataLoader."""
+        """Return the iterator for `iter()`; subclasses in frameworks call this, or wrap it, as with DataLoader."""
         try:
             batches = self._iterate()
             return with_progress(batches) if self._settings.options.progress else batches
@@ -255,12 +257,12 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
 
     @property
     def _place(self) -> LoaderState:
-        """Where this loader stands."""
+        """State of this loader: its position in epochs and sampler."""
         return self._followed_place.of(self.sampler, self.batch_sampler)
 
     @property
     def _index_sampler(self) -> Any:
-        """What DataLoader reads."""
+        """The sampler that DataLoader reads."""
         if isinstance(self.dataset, IterableDataset):
             return super()._index_sampler
         if self._engine is not None and asked_by_torchs_iterator():
@@ -269,7 +271,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         return self._parts.streamed_order or self._place.order
 
     def _iterate(self, *, measuring: bool = False) -> Any:
-        """The batches of the next epoch; `measuring` to run it without offloading."""
+        """Return the batches of the next epoch; `measuring` to run it without offloading."""
         self._use.note()
         self._leave_to_parent()
         if self._settings.options.metrics_port is not None:
@@ -321,15 +323,16 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         self._place.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this loader stands, also in the middle of an epoch: a few KB to save with the model's state.
+        """Return the loader's position, also in the middle of an epoch: a few KB to save with the model's state.
 
-        A loader over the same dataset that loads this state goes on with the very batch that would have come next. It
-        may have other workers, batches, policy, encodings or agent, and with `shard=True` other ranks. Batches that
-        were prefetched and not delivered come again. See docs/determinism.md.
+        A loader over the same dataset that loads this state goes on with the very next batch. It may have other
+        workers, batches, policy, encodings or agent, and with `shard=True` other ranks. Batches that were prefetched
+        and not delivered are loaded again. See docs/determinism.md.
 
         Raises:
-            ConfigError: the sampler draws in a way that cannot be repeated, an iterable dataset does not say where it
-                stands, or `in_order` is False with `shard=True` or with a dataset whose copies in workers have states.
+            ConfigError: the sampler draws in a way that cannot be repeated, or an iterable dataset does not report its
+                position. Or `in_order` is False with `shard=True` or with a dataset whose copies in workers have
+                states.
         """
         offloadable = self._engine is not None
         persisting = self.persistent_workers and (self._inner if offloadable else self._iterator) is not None
@@ -338,7 +341,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where a loader stood when it gave this state: the next iteration is the rest of that epoch.
+        """Go on at the position at which a loader returned this state: the next iteration is the rest of that epoch.
 
         `len()` of the loader and of that iterator stays that of a whole epoch, as in torchdata's loader. The generators
         from which the order is drawn are set back, torch's global one too if the order is drawn from it.
@@ -354,7 +357,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         """Measure before training, in one pass over the data whose results serve the epochs to come.
 
         Policies that plan for each sample offload nothing in it. `auto` needs no such pass; it measures while it runs.
-        The report's `throughput` is SOPHON's stage 1: samples/s that GPU, I/O and CPU could do, each by itself.
+        The report's `throughput` is SOPHON's stage 1: samples/s that GPU, I/O and CPU could reach, each by itself.
 
         Args:
             step: the training step, called with every batch, so that the GPU is measured too. Use a copy of the model
@@ -371,11 +374,13 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         return self.report()
 
     def headspace(self, step: Callable[[Any], object], batches: int = 16) -> Headspace:
-        """How many samples/s the training step alone could take, measured by replaying batches, and how many it gets.
+        """Return the samples/s that the training step could take, measured by replaying batches, and those that it
+        gets.
 
         Args:
             step: the training step, called with every batch. Use a copy of the model if its weights must not change.
-            batches: number of batches to hold in memory and replay; what the step gets is measured over as many.
+            batches: number of batches to hold in memory and replay; the step's current rate is measured over as
+                many.
 
         The epoch count and the generator's state stay as they were.
 
@@ -386,12 +391,12 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             return measured_headspace(self._iterate(), step, batches, self._lag, type(self.dataset).__name__)
 
     def report(self, all_ranks: bool = False) -> Report:
-        """What the last epoch did, or the running one so far: prints as a table, `.as_dict()` is plain data.
+        """Return the report of the last epoch, or the running one: prints as a table, `.as_dict()` is plain data.
 
         Args:
             all_ranks: True for the sum over the ranks of `torch.distributed`, of this rank's last epoch. After its end,
-                any rank may ask; before it, all must, at the same step. A rank that tells nothing is left out after
-                30 s, with a note. A plain DataLoader counts nothing that could be added up.
+                any rank may ask; before it, all must, at the same step. A rank that does not answer is left out
+                after 30 s, with a note. A plain DataLoader has no counters to add up.
 
         If a framework iterates over a loader that it has made from this one, the report is of that loader's epochs,
         and a note says so. Epochs of copies in other processes are reported there only.
@@ -426,7 +431,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
                 self._place.persisting |= persist
 
     def _end_workers(self) -> None:
-        """End those that persist, also while an iterator is held."""
+        """End persistent workers, also while an iterator is held."""
         if self._inner is not None:
             self._inner.end()
         self._inner = None
@@ -434,12 +439,12 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
 
     @property
     def _in_turn(self) -> bool:
-        """Whether batches come in the sampler's order."""
+        """True if batches come in the sampler's order."""
         return self.in_order or self.num_workers < 2
 
     @property
     def _lag(self) -> int:
-        """Batches that have been asked for when one is delivered."""
+        """Number of batches that have been asked for when one is delivered."""
         workers = self.num_workers if self._inner is None else self._inner.workers
         ahead = self._place.order.look_ahead.batches
         return workers * ((self.prefetch_factor or 1) + 1) + 1 + ahead + self._settings.device_prefetch

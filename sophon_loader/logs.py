@@ -6,16 +6,16 @@ import json
 import re
 
 _UNQUOTED = re.compile(r"[\w.,:/@%+~*?-]+")
-"""Text that nobody can take for more than one value; `[` is not in it, so that a list is always JSON."""
+"""Text that can only be read as one value; it excludes `[`, so that a list is always JSON."""
 
 
 def log_line(event: str, /, **facts: object) -> str:
-    """A line of the log.
+    """Return a line of the log.
 
     Args:
         event: what has happened, in a few words.
-        facts: by name. Text of plain characters stands as it is, and a number has three digits after the point at
-            most. All else is JSON: other text is in quotes, with escapes for what cannot be printed; None is null.
+        facts: by name. Text of plain characters is written as it is, and a number with at most three digits after the
+            point. All else is JSON: other text is in quotes, with escapes for what cannot be printed; None is null.
 
     Example:
         >>> log_line("agent given up", agent="tcp://fileserver:5555/imagenet", reason="got silence for 10 s")
@@ -34,6 +34,6 @@ def _written(value: object) -> str:
 
 
 def _json(value: object) -> str:
-    """JSON on one line that says what it seems to: what a terminal would obey, or cannot show, is escaped."""
+    """Return JSON on one line, with escapes for characters that a terminal would obey or cannot show."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     return text if text.isprintable() else json.dumps(value, separators=(",", ":"))

@@ -27,16 +27,16 @@ from sophon_loader.routes.named import FOLDER, SCHEMES, parse_roster
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user has asked of a loader.
+    """Checked settings of a loader.
 
     Args:
-        agent: where files are served, or the folder or cluster that names the agents (`routes.named`); a `LocalAgent`
-            is started on this host; None: no agent.
+        agent: address of the agent, or of a folder or cluster that names agents (`routes.named`). A `LocalAgent` is
+            started on this host. None: no agent.
         encodings: names of those that may be used on the wire.
         seed: of all random numbers; None to follow torch's.
         profile: the file in which profiles are kept, or None.
         tail: the device on which the last ops run, batch by batch; None to run all ops with the samples.
-        device_prefetch: batches that are on their way to the accelerator beside the one that is delivered.
+        device_prefetch: number of batches on their way to the accelerator, in addition to the one that is delivered.
     """
 
     agent: Address | LocalAgent | None
@@ -48,7 +48,7 @@ class Settings:
     device_prefetch: int
     options: OffloadOptions
     agents: tuple[Address, ...] = ()
-    """Where there are several, all of them; `agent` is the first then."""
+    """All agents, if there are several; `agent` is then the first."""
 
     @staticmethod
     def checked(
@@ -61,13 +61,13 @@ class Settings:
         device_prefetch: Any,
         options: Any,
     ) -> Settings:
-        """The settings that arguments of an OffloadingDataLoader mean, as the user gave them.
+        """Check an OffloadingDataLoader's arguments, as the user gave them, and return the settings.
 
         Warns:
             OffloadWarning: an agent is given, and the C extension is not built here.
 
         Raises:
-            ConfigError: one cannot work; the text names rule, value and remedy.
+            ConfigError: an argument cannot work; the text names rule, value and remedy.
         """
         if options is not None and not isinstance(options, OffloadOptions):
             raise ConfigError(
@@ -129,7 +129,7 @@ def _checked_agents(agent: Any, options: OffloadOptions, policy: Any) -> tuple[A
 
 
 def check_several(agents: Sequence[Address], policy: Any) -> None:
-    """See that a loader can have these agents with its policy.
+    """Check that a loader can have these agents with its policy.
 
     Raises:
         ConfigError: one is given twice, or the policy plans for one.
@@ -142,19 +142,19 @@ def check_several(agents: Sequence[Address], policy: Any) -> None:
 
 
 def plans_for_several(policy: Any) -> bool:
-    """Whether a policy can have any number of agents."""
+    """Return True if a policy can have any number of agents."""
     return isinstance(policy, (PricingPolicy, NoOff, AllOff, ResizeOff))
 
 
 def check_plans_for_several(policy: Any, where: str) -> None:
-    """See that a policy can have any number of agents.
+    """Check that a policy can have any number of agents.
 
     Args:
         policy: of the loader.
-        where: it has to.
+        where: condition under which this is needed, for the error.
 
     Raises:
-        ConfigError: it plans for one.
+        ConfigError: the policy plans for one agent.
     """
     if not plans_for_several(policy):
         raise ConfigError(
@@ -164,7 +164,7 @@ def check_plans_for_several(policy: Any, where: str) -> None:
 
 
 def _checked_encodings(encodings: Any) -> tuple[str, ...]:
-    """In the order of the catalogue."""
+    """Return the names in the order of the catalogue."""
     known = encoding_names()
     rule = f"encodings must be 'auto', 'paper' or a list of names out of {known}, got {encodings!r}"
     if encodings == "auto":

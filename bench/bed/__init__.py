@@ -8,9 +8,9 @@
 The link is a veth pair whose agent end is shaped by a token bucket (tbf); requests, the other way, are not shaped. CPU
 quotas and CPU times come from one control group (v1 or v2) per host. Nothing reaches a network outside of the machine.
 
-What it does not do: loss or reordering (that is netem, which many kernels lack), or memory limits. Delay comes from a
-relay on a host (`relay.py`), and only for the connections that go through it; one that loses, doubles, reorders and
-damages messages is in `spoilt.py`; a disk of the agent's that can be slowed is in `disks.py`.
+It does not lose or reorder packets (that is netem, which many kernels lack), nor limit memory. Delay comes from a relay
+on a host (`relay.py`), and only for the connections that go through it. `spoilt.py` has one that loses, doubles,
+reorders and damages messages, and `disks.py` a disk of the agent's that can be slowed.
 
     python -m bench.bed --link-mbit 100 [--json OUT]   measure the bed itself
     python -m bench.bed --clean                        remove what a killed owner left behind

@@ -15,7 +15,7 @@ QUOTA_PERIOD_US = 100_000
 MIN_QUOTA_CORES = 0.01
 """The kernel refuses less than 1 ms in a period."""
 LEAVE_S = 5.0
-"""How long ended processes may take to leave their group; they are usually out of it within milliseconds."""
+"""Seconds that ended processes may take to leave their group; they usually leave within milliseconds."""
 POLL_S = 0.005
 """Version 1 has nothing to wait on for a group to become empty."""
 

@@ -5,10 +5,10 @@
         disk.follow(agent.pid, bed)
         disk.set_limit(10e6)
 
-The disk is a file with an ext4 on a loop device, mounted in a namespace that ends with the agent. Reads are limited by
-the blkio controller (version 1), which counts a read for the process that waits for it: one that reads files of 110 KB,
-each after the other, got 8.8 to 9.9 MB/s of 10, in bursts of a tenth of a second. It sees only what is not in the page
-cache, so a thread takes the files out of that again and again.
+The disk is a file with an ext4 on a loop device, mounted in a namespace that ends with the agent. The blkio controller
+(version 1) limits reads. It counts a read for the process that waits for it: one that reads files of 110 KB in turn got
+8.8 to 9.9 MB/s of 10, in bursts of a tenth of a second. It sees only reads that miss the page cache, so a thread takes
+the files out of that again and again.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from bench.bed.unavailable import TestBedUnavailable
 _LIMIT = "blkio.throttle.read_bps_device"
 _READ = "blkio.throttle.io_service_bytes"
 EVERY_S = 0.02
-"""How often files are taken out of the page cache: at 300 images/s of 100 pictures, one of 30 is read again sooner. A
-round takes 0.3 ms for 300 files."""
+"""Seconds between two rounds that take files out of the page cache: at 300 images/s of 100 pictures, one of 30 is read
+again sooner. A round takes 0.3 ms for 300 files."""
 ROOM = 1.2
 """Size of the file system by that of the files."""
 ROOM_NBYTES = 32 << 20
 
 
 def why_no_disk() -> str | None:
-    """Why the agent's disk cannot be slowed here; None where it can."""
+    """Return the reason why the agent's disk cannot be slowed here; None if it can."""
     if not (DISK_GROUPS / _LIMIT).exists() and not any(DISK_GROUPS.glob(f"*/{_LIMIT}")):
         return "there is no blkio control group of version 1, which limits reads"
     if not Path("/dev/loop-control").exists():

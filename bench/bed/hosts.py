@@ -31,7 +31,7 @@ class Host:
         role: `agent` or `loader`.
         address: IPv4 address to bind or to connect to.
         namespace: Network namespace; None on the loopback bed.
-        group: Control group; None where control groups cannot be had (loopback bed only).
+        group: Control group; None without control groups (loopback bed only).
     """
 
     def __init__(self, role: str, address: str, namespace: str | None, group: ControlGroup | None) -> None:
@@ -102,9 +102,9 @@ class Host:
     def interface_bytes(self) -> InterfaceBytes | None:
         """Bytes that this host's interface has counted; None on the loopback bed.
 
-        With segmentation offload, which real network cards have as well, the interface counts one
-        header per large packet (up to 64 KB), not one per Ethernet frame: about 0.2 % above the
-        payload where `LinkedHosts.link_bytes` shows about 4.6 %.
+        With segmentation offload, which real network cards have as well, the interface counts one header per large
+        packet (up to 64 KB), not one per Ethernet frame. It shows about 0.2 % above the payload where
+        `LinkedHosts.link_bytes` shows about 4.6 %.
         """
         if self.namespace is None:
             return None

@@ -20,21 +20,20 @@ from bench.bed.processes import STOP_SIGNALS, command, signals_held
 from bench.bed.unavailable import TestBedUnavailable
 
 AGENT_ADDRESS, LOADER_ADDRESS, PREFIX_BITS = "10.77.0.1", "10.77.0.2", 30
-"""The same in every bed: both ends of a link live in namespaces of their own."""
+"""Addresses of every bed; both ends of a link are in separate namespaces."""
 BURST_NBYTES = 128 * 1024
 """Least size of the token bucket."""
 SHAPER_LATENCY_MS = 50
-"""How long a packet may wait for tokens before it is dropped."""
+"""Maximum time in ms that a packet may wait for tokens before it is dropped."""
 
 _B = TypeVar("_B", bound="_Bed")
 
 
 class _Bed(ABC):
-    """What both beds share: life cycle, signals, clean-up. For one thread, in a `with` statement.
+    """Base of both beds: life cycle, signals, clean-up. For one thread, in a `with` statement.
 
-    SIGINT, SIGTERM and SIGHUP unwind the owner's stack while a bed is open (SIGTERM and SIGHUP as
-    SystemExit with the code 128 + number, unless the program handles them itself), and never
-    interrupt set-up or clean-up.
+    SIGINT, SIGTERM and SIGHUP unwind the owner's stack while a bed is open, and never interrupt set-up or clean-up.
+    SIGTERM and SIGHUP do so as SystemExit with the code 128 + number, unless the program handles them itself.
     """
 
     agent_host: Host
@@ -51,7 +50,7 @@ class _Bed(ABC):
     @property
     @abstractmethod
     def shaped(self) -> bool:
-        """Whether the link has a limit that the kernel enforces."""
+        """True if the link has a limit that the kernel enforces."""
 
     @property
     @abstractmethod
@@ -215,7 +214,7 @@ class LoopbackHosts(_Bed):
     no effect, and only the programs themselves are ended at the close, not their descendants.
 
     Args:
-        link_mbit: Rate that the agent is told to keep to, in Mbit/s; None for no limit.
+        link_mbit: Rate that the agent is to keep to, in Mbit/s; None for no limit.
     """
 
     def __init__(self, link_mbit: float | None = 100.0) -> None:

@@ -55,7 +55,7 @@ def namespaces() -> set[str]:
 
 
 def remove_bed(name: str, children: Sequence[subprocess.Popen[Any]] = ()) -> None:
-    """End the processes of a bed and remove whatever carries its name.
+    """End the processes of a bed and remove everything that carries its name.
 
     Args:
         name: of the bed.
@@ -64,7 +64,7 @@ def remove_bed(name: str, children: Sequence[subprocess.Popen[Any]] = ()) -> Non
     groups: list[ControlGroup] = []
     with suppress(TestBedUnavailable):
         groups = [host_group(name, role) for role in ROLES]
-    with ExitStack() as stack:  # each step is tried, whatever becomes of the others
+    with ExitStack() as stack:  # each step is tried, even if others fail
         if disk_group(name).exists():
             stack.callback(remove_group_directory, disk_group(name))
         for folder in Path(gettempdir()).glob(f"{name}-disk-*"):
@@ -94,7 +94,7 @@ def clean_leftovers() -> list[str]:
 
 
 def why_no_quota() -> str | None:
-    """What keeps this user from giving a host a CPU quota; None when nothing does. Makes a group and removes it."""
+    """Return the reason why this user cannot give a host a CPU quota; None if it can. Makes a group and removes it."""
     try:
         group = host_group(new_bed_name(), ROLES[0])
     except TestBedUnavailable as error:

@@ -1,9 +1,8 @@
 """A relay that holds bytes back: a long way between two hosts, where the kernel cannot delay packets.
 
-It takes TCP connections and passes them on; what comes in one direction leaves it half a round trip later. So the delay
-is exact, and holds for any program. What it does not have of a long way is TCP's own trouble with it: both connections
-are short, so neither slow start after a pause nor the kernel's limits on buffers (`net.ipv4.tcp_rmem`, `tcp_wmem`) can
-be seen.
+It takes TCP connections and passes them on; each byte leaves it half a round trip after it came. So the delay is exact,
+and the same for any program. It lacks TCP's own trouble with latency. Both connections are short, so neither slow start
+after a pause nor the kernel's limits on buffers (`net.ipv4.tcp_rmem`, `tcp_wmem`) can be seen.
 """
 
 from __future__ import annotations
@@ -84,10 +83,10 @@ class Relay:
         return socket.create_connection(self._target, CONNECT_S)
 
     def passing(self, to_target: bool) -> Passing:
-        """What a direction of a new connection makes of the chunks that it reads; here: nothing.
+        """Return a function that turns a chunk read from a new connection into chunks to send; here it changes nothing.
 
         Args:
-            to_target: whether it is the one to the target.
+            to_target: True for the direction to the target.
         """
         return lambda chunk: [chunk]
 
@@ -156,7 +155,7 @@ class _Connection:
 
 
 class _Direction:
-    """What is read from one socket, written to the other a fixed time later."""
+    """Writes the chunks read from one socket to the other, a fixed time later."""
 
     def __init__(
         self, source: socket.socket, sink: socket.socket, relay: Relay, passing: Passing, most_nbytes: int
@@ -169,7 +168,7 @@ class _Direction:
         self._held: deque[tuple[float, bytes]] = deque()
         """Chunks, and when they are due."""
         self._held_nbytes = 0
-        """Of those and of the one that is being written."""
+        """Number of bytes in those chunks and in the one that is being written."""
         self._changed = threading.Condition()
         self._ended = False
 

@@ -101,7 +101,7 @@ def measure_quota(host: Host, quota_cores: float, seconds: float) -> QuotaResult
 
 @contextmanager
 def spinning() -> Iterator[Orders]:
-    """A child that takes all the CPU it gets until it is told to end."""
+    """A child that takes all the CPU it gets until it is ended."""
 
     def spin() -> None:
         while True:

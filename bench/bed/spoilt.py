@@ -1,8 +1,8 @@
 """A relay between loaders and an agent whose connections a test or bench spoils: in bytes, or message by message.
 
-It knows as much of ZMTP 3 (https://rfc.zeromq.org/spec/23/) as it takes to see where a message begins and ends: a
-greeting of 64 bytes, then frames of a flag byte, a size of one or eight bytes, and a body. So it takes no part in the
-conversation, and what it spoils is what a network could spoil.
+It reads just enough of ZMTP 3 (https://rfc.zeromq.org/spec/23/) to find the start and end of messages. A
+connection has a greeting of 64 bytes, then frames of a flag byte, a size of one or eight bytes, and a body. So it takes
+no part in the conversation, and does only what a network could do.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ MORE, LONG, COMMAND = 1, 2, 4
 """Bits of a frame's flag byte."""
 MBIT = 1000.0
 Strike = Literal["drop", "double", "reorder", "flip", "flip header", "flip size", "truncate"]
-"""What may happen to a message: it is lost, comes twice, comes after the next one, has a bit changed in its last frame
-(a payload, where there is one), in its first one, or in what says how long that is, or ends in the middle together with
-the connection."""
+"""Faults of a message: it is lost, comes twice, or comes after the next one. Or a bit is changed in its last frame (a
+payload, if there is one), in its first one, or in that one's size. Or it ends in the middle together with the
+connection."""
 
 
 class SpoiltRelay(Relay):
@@ -57,7 +57,7 @@ class SpoiltRelay(Relay):
         self.endpoint = f"tcp://127.0.0.1:{self.port}"
 
     def address(self, export: str) -> str:
-        """Where a loader finds an export (`name` or `name/folder`)."""
+        """Return the address at which a loader finds an export (`name` or `name/folder`)."""
         return f"{self.endpoint}/{export}"
 
     def stall(self) -> None:
@@ -69,12 +69,12 @@ class SpoiltRelay(Relay):
         self._flowing.set()
 
     def strike(self, what: Strike, count: int = 1, to_agent: bool = False) -> None:
-        """Spoil the next messages, of whatever connection.
+        """Spoil the next messages of any connection.
 
         Args:
-            what: happens to each.
-            count: of messages.
-            to_agent: those that go to the agent, and not those that come from it.
+            what: fault of each message.
+            count: number of messages.
+            to_agent: True for messages to the agent, False for those from it.
         """
         self._strikes[to_agent].extend([what] * count)
 
@@ -104,7 +104,7 @@ class SpoiltRelay(Relay):
         self._flowing.wait()
 
     def next_strike(self, to_agent: bool) -> Strike | None:
-        """What happens to the message that passes now. Called by a direction."""
+        """Return the fault of the message that passes now. Called by a direction."""
         try:
             found = self._strikes[to_agent].popleft()
         except IndexError:
@@ -129,7 +129,7 @@ class _Direction:
         self._to_agent = to_agent
         self._rest = b""
         self._greeting_nbytes = GREETING_NBYTES
-        """Of the greeting, what has not come yet. Each end sends its part bit by bit, and waits for the other's."""
+        """Number of bytes missing of the greeting. Each end sends its part bit by bit, and waits for the other's."""
         self._frames: list[tuple[bytes, bytes]] = []
         """Head and body of each frame of the message that has begun."""
         self._after: list[bytes] = []
@@ -160,7 +160,7 @@ class _Direction:
         return taken
 
     def _complete(self) -> int | None:
-        """How long the head of the next frame is; None when the frame has not come whole."""
+        """Return the length of the next frame's head in bytes; None if the frame is not complete."""
         if not self._rest:
             return None
         head_nbytes = 9 if self._rest[0] & LONG else 2
@@ -170,7 +170,7 @@ class _Direction:
         return head_nbytes
 
     def _spoilt(self, message: list[tuple[bytes, bytes]]) -> list[bytes]:
-        """What becomes of a message: chunks to pass on."""
+        """Return the chunks to pass on for a message."""
         what = self._relay.next_strike(self._to_agent)
         at = {"flip": len(message) - 1, "flip header": 0}.get(what or "")
         if at is not None:

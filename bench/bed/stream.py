@@ -14,7 +14,7 @@ from bench.bed import Bed
 from bench.children import AGENT_CORE, LOADER_CORE, Orders, child
 
 TIMEOUT_S = 20.0
-"""Of a single message."""
+"""Time limit for a single message, in seconds."""
 WARM_UP_SHARE = 0.1
 
 

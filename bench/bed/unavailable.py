@@ -1,4 +1,4 @@
-"""Why a bed cannot be made here."""
+"""Error with the reason why a bed cannot be made here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class TestBedUnavailable(RuntimeError):
         remedy: what the reader can do about it.
     """
 
-    __test__ = False  # not a test class, whatever pytest makes of its name
+    __test__ = False  # not a test class, though its name looks so to pytest
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(f"{reason}; {remedy}")

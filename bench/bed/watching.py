@@ -1,4 +1,4 @@
-"""What the agent's interface has sent, sampled every few milliseconds while something runs."""
+"""Bytes sent by the agent's interface, sampled every few milliseconds while something runs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _enter(namespace: str) -> None:
 
 
 def _sent_nbytes() -> int:
-    """What the link's interface in this thread's namespace has sent."""
+    """Return the number of bytes sent by the link's interface in this thread's namespace."""
     with open("/proc/thread-self/net/dev") as file:
         line = next(line for line in file if line.lstrip().startswith(f"{INTERFACE}:"))
     return int(line.split(":")[1].split()[8])

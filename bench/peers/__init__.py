@@ -1,1 +1,1 @@
-"""Other systems beside ours, over the same link; `python -m bench.peers`. Imports nothing: some run without torch."""
+"""Other systems and ours over the same link; `python -m bench.peers`. Imports nothing: some run without torch."""

@@ -116,7 +116,7 @@ def per_image(rows: list[dict[str, Any]], key: str, inverse: bool = False) -> di
 
 
 def bar(summary: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """How many times more images per second our default delivers than the best peer; None if one of them is missing."""
+    """Return the factor in images/s of our default over the best peer; None if one of them is missing."""
     rates = {entry["system"]: entry["images_per_s"]["median"] for entry in summary if entry["images_per_s"]}
     peers = {name: rate for name, rate in rates.items() if not SYSTEMS[name].ours}
     if (ours := default_of(rates)) is None or not peers:

@@ -91,7 +91,7 @@ class Comparison:
             entry["one_worker"] = loader.order(CHECK)
 
     def compare_workers(self, each: Installed, loader: Child) -> None:
-        """The same epoch with one worker and, in a fresh process, with two."""
+        """Run an epoch with one worker and, in a fresh process, with two, for comparison."""
         entry = self.entries[each.system.name]
         if not each.system.ours:
             entry["one_worker"] = loader.order(CHECK)
@@ -167,9 +167,9 @@ class Comparison:
                 yield child
 
     def settings(self, each: Installed, folder: str, workers: int) -> Settings:
-        """What a process of a system is told."""
+        """Return the settings of a system's process."""
         port = FIRST_PORT + PORTS_EACH * list(SYSTEMS).index(each.system.name)
-        if each.system.remote_workers:  # a second server beside the one with one worker
+        if each.system.remote_workers:  # a second server in addition to the one with one worker
             port += PORTS_EACH // 2 * (workers - 1)
         return Settings(
             system=each.system.name,

@@ -1,7 +1,8 @@
-"""What the peers need: one virtual environment for each set of packages, and nginx. Made on demand and kept.
+"""Environments of the peers: one virtual environment for each set of packages, and nginx. Made on demand and kept.
 
-An environment sees the project's own packages through a .pth file, so that torch is there once; whatever a peer wants
-in another version (numpy, mostly) is installed in its environment and goes first there. Nothing is installed on the
+An environment sees the project's own packages through a .pth file, so that torch is there once. Packages that a peer
+wants in another version (numpy, mostly) are installed in its environment and go first there. Nothing is installed on
+the
 machine: nginx is taken out of Debian's package, which starts no service and needs no root.
 """
 
@@ -37,7 +38,7 @@ class Installed:
 
 
 def see_own_programs() -> None:
-    """Have this process and its children find what pip has installed beside the project (`weed`) as if it were on the
+    """Have this process and its children find what pip has installed next to the project (`weed`) as if it were on the
     PATH."""
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
@@ -77,7 +78,7 @@ def nginx(root: Path) -> Path:
     """nginx, from the machine or out of Debian's package.
 
     Raises:
-        Unavailable: neither is to be had.
+        Unavailable: neither is available.
     """
     if found := shutil.which("nginx"):
         return Path(found)
@@ -92,7 +93,7 @@ def nginx(root: Path) -> Path:
 
 
 def programs_of(system: System, root: Path) -> dict[str, str]:
-    """Where the programs are that a system needs.
+    """Return the paths of the programs that a system needs.
 
     Raises:
         Unavailable: one is missing.

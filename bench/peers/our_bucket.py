@@ -1,4 +1,4 @@
-"""Ours on a bucket: an agent beside the store reads it, and loaders see the agent alone; the default policy."""
+"""Ours on a bucket: an agent near the store reads it, and loaders see the agent alone; the default policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process of one system runs, by the python of that system's environment; see `bench/children.py`.
+"""Process of one system, run by the python of that system's environment; see `bench/children.py`.
 
 `serve` makes what is to be served and serves it; it takes no orders. `load` takes
 

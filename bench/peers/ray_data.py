@@ -1,6 +1,6 @@
-"""Ray Data: a cluster of two nodes. The one beside the files has the CPUs and runs everything up to the batch.
+"""Ray Data: a cluster of two nodes. The one with the files has the CPUs and runs everything up to the batch.
 
-The loader's node has no CPU, so that Ray places every task beside the files; finished blocks cross the link from one
+The loader's node has no CPU, so that Ray places every task near the files; finished blocks cross the link from one
 object store to the other. Each epoch is a dataset of paths in a new order, which is the cheapest of the shuffles that
 its manual describes (the order of files). Nothing of Ray leaves the two hosts: no dashboard, no usage statistics.
 """
@@ -79,7 +79,7 @@ def node(settings: Settings, address: str, cpus: int, arguments: list[str]) -> I
 
 
 class Picture:
-    """Makes samples of paths, beside the files."""
+    """Makes samples of paths, near the files."""
 
     def __init__(self) -> None:
         self.transform = training_pipeline()

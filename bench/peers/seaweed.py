@@ -15,7 +15,7 @@ from bench.peers.systems import pictures
 
 BUCKET = "pictures"
 PORTS = 8
-"""Of the server: four services, two each. The first is that of S3."""
+"""Number of the server's ports: four services, two each. The first is that of S3."""
 START_S = 60.0
 
 
@@ -61,7 +61,7 @@ def serving(data: str | Path, address: str, first_port: int) -> Iterator[str]:
 
 
 def environment(url: str) -> dict[str, str]:
-    """What an agent needs in its environment to read from there."""
+    """Return the environment variables with which an agent reads from there."""
     return {"AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1", "AWS_SKIP_SIGNATURE": "true"}
 
 

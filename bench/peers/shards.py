@@ -30,5 +30,5 @@ def write_shards(data: str | Path, folder: Path) -> None:
 
 
 def location_of(folder: Path) -> str:
-    """The shards in a folder, as an agent is told them."""
+    """Return the location of a folder's shards, as an agent takes it."""
     return f"tar://{folder}/{{{0:06d}..{SHARDS - 1:06d}}}.tar"

@@ -1,4 +1,4 @@
-"""Which systems are compared, and what is common to their processes. Imports nothing but the standard library."""
+"""Systems that are compared, and the common parts of their processes. Imports nothing but the standard library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""As in bench.loading.training_pipeline, for systems that have no torchvision."""
+"""Values of bench.loading.training_pipeline, for systems that have no torchvision."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +94,14 @@ SYSTEMS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What a process of a system is told.
+    """Settings of a system's process.
 
     Args:
         system: its name.
         data: ImageFolder tree; clients list its names, only servers read its files.
         folder: for what it makes (shards, caches); each process has its own.
         address, port: of the server; it may use the next port as well.
-        workers: loader processes at the client, or whatever the system has in their place.
+        workers: number of loader processes at the client, or of the system's equivalent.
         nginx: the program, where it is needed.
     """
 
@@ -127,11 +127,11 @@ class Client:
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """What a system does once before it is measured; most do nothing."""
+        """Prepare the system once before it is measured; most do nothing."""
         return None
 
     def close(self) -> None:
-        """Let go of processes, where that does not happen by itself."""
+        """End processes that do not end by themselves."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""tf.data service: dispatcher and workers beside the files, which run everything up to the batch.
+"""tf.data service: dispatcher and workers near the files, which run everything up to the batch.
 
 Its JPEG decoder, its resizing and its random numbers are TensorFlow's; images stay in its layout, height first.
 """

@@ -1,4 +1,4 @@
-"""What the resources give at this moment, from what the last second or two have shown. No clock, no I/O.
+"""Current rates of the resources, estimated from the last second or two. No clock, no I/O.
 
 | resource | measured as | when nothing shows it |
 | --- | --- | --- |
@@ -8,9 +8,9 @@
 | wire | bytes/s while workers waited for replies behind others | is tried with 1 %, 2 % ... more, to twice what came |
 | disk of the agent | bytes/s while files were read | as before; where reads wait for CPU, comes back by a seventh |
 
-Every window of samples measures loader and agent anew, whatever the plan, so neither can be stuck at what a bad moment
-has shown. Only the wire has to be tried: a loader that does not fill it cannot know how wide it is. Before it has held
-anything up it counts as four times what crosses it.
+Every window of samples measures loader and agent again under any plan, so a bad moment does not fix their rates. Only
+the wire has to be tried: a loader that does not fill it cannot know its bandwidth. Before it has held anything up, at
+least twice the bytes/s that cross it are assumed.
 """
 
 from __future__ import annotations
@@ -22,66 +22,67 @@ from sophon_loader.decide.facts import Rates
 from sophon_loader.decide.tariff import Tariff
 
 MIN_WAITING = 0.1
-"""Share of their time for which workers must have waited for replies, for the wire to be what held them up."""
+"""Share of their time for which workers must have waited for replies, for the wire to count as the reason."""
 QUEUED_ON_WIRE = 1.3
-"""A reply that was on its way for so many times the shortest lay behind others: the wire was busy all the time. Where
-twice as much is asked for as the wire holds, it is 2 times."""
+"""Factor to the shortest time of a reply on its way, above which it waited behind others: the wire was busy all the
+time. If twice as much is requested as the wire holds, the factor is 2."""
 NET_JITTER_S = 0.004
-"""Seconds by which replies are late for reasons of their own: a scheduler's time slice or two."""
+"""Seconds by which replies are late for other reasons: a scheduler's time slice or two."""
 WEIGHT = 0.5
-"""Of the newest window in the logarithm of a rate. Windows are about a second long: a change to a half is known within
-a tenth after three."""
+"""Weight of the newest window in the logarithm of a rate. Windows are about a second long: a change to a half is known
+within a tenth after three."""
 WEIGHT_OF_CHANGE = 0.85
-"""The same where a window shows less than half or more than twice: that is no scatter."""
+"""Weight of a window that shows less than half or more than twice: that is no scatter."""
 GROWTH = 0.01
-"""By how much the wire is first tried beyond what it has shown; doubled with each window that bears it."""
+"""First step, as a share, by which more is sent than the wire has carried so far. Each window that succeeds doubles
+it."""
 MAX_GROWTH = 1.0
 BORNE = 2.0
-"""Times what crosses it, up to which a wire is tried that has held something up: while a plan leaves it idle nothing
-shows that it bears more, and the plan would end up being made for a thousand times what it has."""
+"""Maximum rate tried on a wire that has held something up, as a multiple of the current bytes/s. While a plan leaves
+the wire idle, nothing shows its limit, and the plan would end up being made for a thousand times its bandwidth."""
 WIDER = 1.1
-"""Times what the wire gave before, at which more that came is no scatter."""
+"""Factor to the wire's earlier rate, above which a higher one is no scatter."""
 LIKELY_WIRE_BYTES_S = 12.5e6
-"""What a wire gives that nobody has seen: 100 Mbit/s."""
+"""Bandwidth assumed for a wire before its first measurement, in bytes/s (100 Mbit/s)."""
 BORNE_UNSEEN = 2.0
-"""Times what crosses it, that a wire is believed to bear before it has held anything up. If a plan wants more, a
-hundred times as much is reached within seven windows of a quarter of a second; of more than twice, what is asked for
-until the next window takes the place of a batch or two on a wire that is full by then."""
+"""Lowest rate assumed before a wire has held anything up, as a multiple of the current bytes/s. If a plan wants more, a
+hundred times as much is reached within seven windows of a quarter of a second. With a larger factor, requests until the
+next window would take the place of a batch or two on a wire that is full by then."""
 LEAST_WIRE_BYTES_S = 0.125e6
-"""Such a wire is not believed to be narrower: 1 Mbit/s."""
+"""Lowest estimate of such a wire's bandwidth, in bytes/s (1 Mbit/s)."""
 RECOVERY = 1.15
-"""Times per window by which the agent's cores are believed to come back while nothing runs there, and its disk while
-what is read waits for CPU; and by which less of a wire is believed in that nobody has seen, and that is hardly used."""
+"""Factor per window by which unused rates change. The agent's cores rise by it while nothing runs there, and its disk
+while reads wait for CPU. The bandwidth of a wire that was never measured, and is hardly used, falls by it."""
 MAX_WIRE_BYTES_S = 1e12
-"""Beyond any wire; a rate that nothing contradicts stays finite."""
+"""Limit of a rate, in bytes/s, beyond any wire; a rate that nothing contradicts stays finite."""
 MIN_WORK_S = 0.003
-"""CPU seconds that say how fast a core is: of fewer, a single time slice decides."""
+"""Minimum CPU seconds to measure a core's speed. With fewer, one time slice dominates."""
 SPARE_CPU = 0.2
 """Share of the agent's cores that must be idle for the time of a read to be the disk's: else it waits for CPU, too."""
 MIN_SHARED_CPU_S = 0.05
-"""CPU seconds of the agent in a window of which such a share can be told: of fewer, a batch more or less decides."""
+"""Minimum CPU seconds of the agent in a window to measure that share. With fewer, a batch more or less dominates."""
 MIN_CORES = 1e-3
 DOUBTED_BELOW = 0.95
-"""Of what the model says of not offloading. Windows scatter by a few percent."""
+"""Share of the model's rate without offloading, below which a tariff is doubted. Windows scatter by a few percent."""
 DOUBTED_FOR = 3
-"""Windows in a row, so that a pause of the training (a checkpoint, an evaluation) is no reason."""
+"""Number of windows in a row, so that a pause of the training (a checkpoint, an evaluation) is no reason."""
 PATIENCE_MOST = 48
 HELD_FIRST = 3
-"""Windows for which files are tried: one until what was asked for before has come, and two to measure."""
+"""Number of windows for which files are tried: one until earlier requests are answered, and two to measure."""
 HELD_MOST = 96
 MUST_GAIN = 1.03
-"""Times as many images/s that files must have given, to be kept."""
+"""Minimum factor in samples/s that files must have brought, to be kept."""
 ANOTHER = 1.3
-"""Times what a tariff that was doubted had promised, from which on one is another: something has changed."""
+"""Ratio of a tariff's promise to the doubted tariff's, above which it counts as another: something has changed."""
 
 
 @dataclass(frozen=True)
 class MeasuredWindow:
-    """What a loader did in a second or two.
+    """Measurements of a loader over a second or two.
 
     Args:
         seconds: its length, > 0.
-        processes: of the loader.
+        processes: number of the loader's processes.
         samples: delivered.
         wire_bytes: received.
         waited_s: seconds for which the workers waited for replies, all together.
@@ -91,13 +92,13 @@ class MeasuredWindow:
         upkeep_s: CPU seconds of the agent for anything else.
         agent_cpu_s: all CPU seconds of the agent, those of reading among them.
         read_bytes, read_s: bytes and seconds of reading files there.
-        fresh: replies that came while a worker waited.
-        net_s: seconds that those were neither queued, read nor worked on, all together.
-        queued_s: seconds that those waited at the agent, all together.
-        gpu_samples_s: of the training step; inf while that is not known.
-        agent_cores: that the agent promised; 0 while it has said nothing.
-        per_worker: that it has for each of its workers, all at work; 0 while it has said nothing.
-        shortest_net_s: the shortest time that a reply of this iteration was on its way; inf before one came.
+        fresh: number of replies that arrived while a worker waited.
+        net_s: seconds for which those were neither queued, read nor worked on, all together.
+        queued_s: seconds for which those waited at the agent, all together.
+        gpu_samples_s: samples/s of the training step; inf if unknown.
+        agent_cores: promised by the agent; 0 before it has answered.
+        per_worker: cores for each of its workers, all at work; 0 before it has answered.
+        shortest_net_s: shortest time that a reply of this iteration was on its way; inf before the first.
         awaited: share of its time for which the training waited for batches.
     """
 
@@ -130,19 +131,19 @@ class MeasuredWindow:
 
     @property
     def loader_cores(self) -> float:
-        """Cores that the loader had.
+        """Number of cores that the loader had.
 
         While the training waits for batches, a worker that neither works nor waits for a reply is handing a batch over,
-        or is behind its turn: that time is lost. While the training does not wait, there is nothing to be done.
+        or is behind its turn: that time is lost. While the training does not wait, such a worker has nothing to do.
         """
         idle = max(0.0, 1 - self.waiting - self.busy_s / (self.seconds * self.processes))
         return self.processes * min(1.0, self.loader_cpu_s / self.busy_s) * (1 - idle * self.awaited)
 
     @property
     def held_up_by_wire(self) -> bool:
-        """Whether workers waited for replies that lay behind others on their way.
+        """True if workers waited for replies that were behind others on their way.
 
-        Of what is asked for ahead, most lies where it is held up: there, or at the agent.
+        Most requests made ahead are where they are held up: there, or at the agent.
         """
         if not self.fresh or self.waiting < MIN_WAITING or self.net_s < self.queued_s:
             return False
@@ -151,7 +152,7 @@ class MeasuredWindow:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the resources give.
+    """Current rates of the resources.
 
     Example:
         >>> now = Conditions.at_first(loader_cores=2.0, agent_cores=4.0).after(window)
@@ -160,14 +161,14 @@ class Conditions:
 
     Args:
         rates: of GPU, wire and cores.
-        max_loader_cores: that the loader may use.
-        disk_bytes_s: at which the agent gets files from its disk.
-        agent_speed: share of the cores that the agent promises that work there gets, in (0, 1].
-        per_worker: cores that the agent has for each of its workers; 0 before it has said so.
-        growth: by how much the wire is tried next.
-        wire_held_bytes_s: what the wire gave when it held replies up; 0 before it ever has. Its rate is tried beyond.
-        max_agent_cores: that may be planned for the agent; one on this host promises cores that the loader uses.
-        files_here: what would cross as a file is read by the loader itself: no wire, no agent, and not its disk.
+        max_loader_cores: cores that the loader may use.
+        disk_bytes_s: rate at which the agent gets files from its disk.
+        agent_speed: share of the agent's promised cores that work there gets, in (0, 1].
+        per_worker: cores that the agent has for each of its workers; 0 before it has answered.
+        growth: share by which the wire is tried next.
+        wire_held_bytes_s: the wire's rate when it last held replies up; 0 if never. Higher rates are tried.
+        max_agent_cores: cores that may be planned for the agent; one on this host promises cores that the loader uses.
+        files_here: the loader reads files that would cross whole itself: no wire, no agent, and not its disk.
     """
 
     rates: Rates
@@ -182,26 +183,26 @@ class Conditions:
 
     @property
     def wire_seen(self) -> bool:
-        """Whether the wire has ever held replies up; before, its rate is a guess."""
+        """True if the wire has ever held replies up; before, its rate is a guess."""
         return self.wire_held_bytes_s > 0
 
     @staticmethod
     def at_first(loader_cores: float, agent_cores: float) -> Conditions:
-        """Before anything was measured.
+        """Return the conditions before any measurement.
 
         Args:
-            loader_cores: that the loader's processes may use.
-            agent_cores: that the agent has.
+            loader_cores: cores that the loader's processes may use.
+            agent_cores: cores of the agent.
         """
         rates = Rates(math.inf, LIKELY_WIRE_BYTES_S, loader_cores, max(agent_cores, MIN_CORES))
         return Conditions(rates, loader_cores)
 
     def with_wire(self, bytes_s: float) -> Conditions:
-        """With the wire as an earlier run has found it."""
+        """Return them with the wire's rate of an earlier run."""
         return self._with_wire(bytes_s, GROWTH)
 
     def after(self, window: MeasuredWindow) -> Conditions:
-        """After a window; one without samples changes nothing."""
+        """Return them after a window; one without samples changes nothing."""
         if window.samples <= 0 or window.seconds <= 0:
             return self
         rates = replace(self.rates, gpu_samples_s=window.gpu_samples_s)
@@ -261,12 +262,12 @@ class Conditions:
 
 
 class Guard:
-    """Holds a tariff to what not offloading was measured to give, and goes back to that while it gives more.
+    """Compares a tariff with the measured rate without offloading, and goes back to files while they give more.
 
-    A tariff that gives less than the model says of not offloading is not believed: files are asked for, for some
-    windows, and what they give is measured. If that was more, the next time is twice as long; if not, the model was
-    wrong about files, and the tariff is doubted only after twice as many windows. One that meanwhile promises far more
-    than all that have disappointed is followed at once.
+    A tariff that gives less than the model's rate without offloading is doubted: files are requested for some windows,
+    and their rate is measured. If it was higher, the next time is twice as long. If not, the model was wrong about
+    files, and the tariff is doubted only after twice as many windows. A tariff that promises far more than all doubted
+    ones is followed at once.
 
     Example:
         >>> guard = Guard()
@@ -286,16 +287,16 @@ class Guard:
 
     @property
     def must_not_offload(self) -> bool:
-        """Whether to ask for files, whatever the tariff."""
+        """True if files are to be requested under any tariff."""
         return self._held > 0
 
     def after(self, samples_s: float, tariff: Tariff, rows: int) -> None:
-        """A window has passed.
+        """Add a window.
 
         Args:
-            samples_s: what it gave.
-            tariff: what is worked out now.
-            rows: samples that it was worked out from.
+            samples_s: its rate.
+            tariff: the current one.
+            rows: number of samples that it was computed from.
         """
         promised = _promise_of(tariff)
         if self._held > 0:
@@ -319,7 +320,7 @@ class Guard:
             self._promised = max(self._promised, promised)
 
     def _compare(self) -> None:
-        """Files have been asked for; which of the two was better?"""
+        """Compare the rates with files and with the tariff, after files were requested."""
         self._doubts = 0
         if self._files_s > MUST_GAIN * self._offloading_s:
             self._hold, self._patience = min(2 * self._hold, HELD_MOST), DOUBTED_FOR
@@ -330,14 +331,14 @@ class Guard:
 
 
 def _promise_of(tariff: Tariff) -> float:
-    """Times as many images/s as without offloading."""
+    """Return the factor in samples/s that a tariff promises over plain loading."""
     if not tariff.offloads or tariff.predicted is None or tariff.without is None or not tariff.predicted.seconds > 0:
         return 1.0
     return tariff.without.seconds / tariff.predicted.seconds
 
 
 def _mean(known: float, now: float) -> float:
-    """The geometric mean: a rate that falls to a twentieth is found as soon as one that rises to twenty times."""
+    """Return the geometric mean: a rate that falls to a twentieth is found as soon as one that rises twentyfold."""
     if now == known or not (math.isfinite(known) and known > 0 and 0 < now < math.inf):
         return now
     change = math.log(now) - math.log(known)

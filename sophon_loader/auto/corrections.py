@@ -1,4 +1,4 @@
-"""How far off the agent's estimates are, and what samples take beside them, at either end. Pure."""
+"""Errors of the agent's estimates, and costs of samples in addition to them, at either end. Pure."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ AGENT_S_PER_BYTE = 2.0e-9
 LOADER_S_PER_BYTE = 0.5e-9
 """CPU seconds to take a byte of a reply from the wire."""
 MAX_RATIO = 4.0
-"""Times as long that work may take as it is estimated, or as short."""
+"""Largest factor by which a CPU estimate is corrected, up or down."""
 MAX_BESIDE_S = 10.0
-"""CPU seconds of a sample beside ops and encoding, above which a kept profile is nonsense."""
+"""Maximum CPU seconds of a sample in addition to ops and encoding; a kept profile with more is invalid."""
 _WEIGHT = 0.5
-"""Of the newest window, in what a sample takes at the agent."""
+"""Weight of the newest window in the cost of a sample at the agent."""
 KNOWN_FROM_S = 1.0
-"""CPU seconds of the loader that weigh as much as all that was known before them. A window of its own weight would not
-do: the first ones are short, and a loader at its start loads libraries and touches its memory for the first time, which
-took 3 ms a sample where later ones took 0.3."""
+"""CPU seconds of the loader that weigh as much as all earlier ones. Weights by window would be wrong, since the first
+ones are short. A loader at its start also loads libraries and touches its memory for the first time: that took 3 ms a
+sample, later ones 0.3."""
 COMPARED_FROM_S = 0.1
-"""CPU seconds, as an agent has estimated them, that do so in how far off it is. One sample in eight tells."""
+"""CPU seconds, by an agent's estimates, that weigh as much as all earlier ones in its error. One in eight samples
+counts."""
 
 
 @dataclass(frozen=True)
 class CostCorrections:
-    """What estimates are corrected by; `SharedOffers.table` takes it.
+    """Corrections of estimates, for `SharedOffers.table`.
 
     Args:
-        loader_per_rest: loader CPU seconds per second that the agent estimates for what is left.
+        loader_per_rest: loader CPU seconds per second that the agent estimates for the remaining ops.
         agent_per_work: agent CPU seconds per second that it estimates for ops and encoding.
-        loader_s: loader CPU seconds of every sample beside that and its bytes.
-        file_s: agent CPU seconds of a sample that crosses as its file, beside its bytes.
-        agent_s: agent CPU seconds of any other beside its bytes, ops and encoding.
+        loader_s: loader CPU seconds of every sample in addition to that and its bytes.
+        file_s: agent CPU seconds of a sample that crosses as its file, in addition to its bytes.
+        agent_s: agent CPU seconds of any other in addition to its bytes, ops and encoding.
 
     Example:
         >>> CostCorrections().after(window, file_rest_s=0.002).loader_s
@@ -49,13 +50,13 @@ class CostCorrections:
 
     @staticmethod
     def kept(figures: Mapping[str, float]) -> CostCorrections:
-        """What an earlier run has kept.
+        """Return the corrections of an earlier run.
 
         Args:
-            figures: by name; others may be among them.
+            figures: by name; there may be others.
 
         Raises:
-            KeyError, ValueError: one is missing, or nonsense.
+            KeyError, ValueError: one is missing or invalid.
         """
         found = CostCorrections(**{one.name: float(figures[one.name]) for one in fields(CostCorrections)})
         seconds = (found.loader_s, found.file_s, found.agent_s)
@@ -67,16 +68,16 @@ class CostCorrections:
         return found
 
     def figures(self) -> dict[str, float]:
-        """The inverse of `kept`."""
+        """Return the figures that `kept` reads."""
         return asdict(self)
 
     def after(self, now: Totals, file_rest_s: float | None) -> CostCorrections:
-        """After a window; one without samples changes nothing.
+        """Return the corrections after a window; one without samples changes nothing.
 
         Args:
-            now: counted in it.
-            file_rest_s: CPU seconds that a file leaves to the loader, as the agent estimates it in the mean; None
-                before it has.
+            now: counts of the window.
+            file_rest_s: mean CPU seconds that a file leaves to the loader, by the agent's estimate; None before it has
+                one.
         """
         if not now.samples:
             return self
@@ -108,7 +109,7 @@ def _ratio(known: float, measured_s: float, estimated_s: float) -> float:
 
 
 def _weight(seconds: float, as_much_s: float) -> float:
-    """Of what so many seconds have shown, beside what was known."""
+    """Return the weight of this many seconds, relative to what was known."""
     return seconds / (seconds + as_much_s)
 
 

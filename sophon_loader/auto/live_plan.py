@@ -1,7 +1,7 @@
-"""A plan that lives: what requests go out at, revised every second from what the last seconds have shown.
+"""Revises the prices of requests every second, from the measurements of the last seconds.
 
-The agent chooses for each sample, at the prices that are set here. They are the duals of a linear programme over the
-samples of late, at the rates of late, so nothing is kept per sample of the dataset.
+The agent chooses for each sample, at the prices that are set here. They are the duals of a linear programme over recent
+samples, at recent rates, so nothing is kept per sample of the dataset.
 """
 
 from __future__ import annotations
@@ -40,49 +40,49 @@ from sophon_loader.measures.verdict import Verdict
 from sophon_loader.wire.wanted_cores import WantedCores
 
 FIRST_WINDOW_S = 0.25
-"""Windows are short until the wire has shown its limit."""
+"""Length of a window in seconds, until the wire has shown its limit."""
 FIRST_WINDOWS = 12
-"""So many at most: what a plan needs of it has crossed it by then."""
+"""Maximum number of such windows: by then the rate that a plan needs has crossed the wire."""
 WINDOW_S = 1.0
 MIN_WINDOW_SAMPLES = 16
-"""Of fewer, a large one decides."""
+"""Minimum samples in a window; with fewer, one large file dominates the mean."""
 MIN_OFFERS = 8
-"""Samples without which no prices are worked out: those at first are as good."""
+"""Minimum number of samples for new prices; with fewer the first ones are as good."""
 TRIED_SHARE = 1 / 64
-"""Of the samples, while nothing is offloaded: so that what offloading would take stays known."""
+"""Share of the samples offloaded as trials while nothing else is, so that the costs of offloading stay known."""
 TRIED_OF_AGENT = 1 / 32
-"""Of its cores, at most, while nothing is offloaded: that is for knowing, and the agent has files to send."""
+"""Maximum share of the agent's cores used for trials while nothing is offloaded; the agent has files to send."""
 TRIED_FROM_CORES = 0.03
-"""Cores of the agent from which on anything is tried: of fewer, a few samples would hold all others up."""
+"""Minimum agent cores for trials. With fewer, a few samples would delay all others."""
 HELD = "; for now the agent is asked for files, because offloading gave fewer samples/s than files promise"
-"""What is said of a tariff that is not followed."""
+"""End of the reason for a tariff that is not followed."""
 GUESSED = "; the network's speed is a guess, because nothing has waited for it yet"
 FIRST_TRIED_SHARE = 1 / 8
-"""The same before it is known at all, where files are read here at first: within some 500 samples it is."""
+"""Share of the samples offloaded as trials before costs are known, if files are read here: some 500 samples suffice."""
 
 
 class LivePlan:
     """Revises a tariff while an iteration runs.
 
     Args:
-        policy: works prices out.
-        samples: of the dataset.
-        statistics: what the workers count.
-        processes: of the loader.
+        policy: computes prices.
+        samples: number of samples in the dataset.
+        statistics: counted by the workers.
+        processes: number of the loader's processes.
         encodings: all names.
         conditions: at first.
-        traffic: what saving traffic may cost.
-        agent_cores: that the agent had when it was agreed with; inf if it has not said so.
+        traffic: allowed cost of saving traffic.
+        agent_cores: cores of the agent at the handshake; inf if it has not sent them.
         admitted: share of the samples that the cache on this host is to hold.
-        files_from_agents: whether files can be had from agents alone.
+        files_from_agents: True if only agents have the files.
         shared: with workers that run already; None for a new one.
 
     Attributes:
-        shared: what the workers need.
-        conditions: what the resources give.
-        beside: what the agent's estimates are corrected by.
-        wanted_cores: how many agent cores could be used.
-        tariff: what requests go out at.
+        shared: state shared with the workers.
+        conditions: current rates of the resources.
+        beside: corrections of the agent's estimates.
+        wanted_cores: number of agent cores that could be used.
+        tariff: prices of requests.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class LivePlan:
         self._share()
 
     def take_over(self, kept: KeptLive) -> None:
-        """Go on from what an earlier run has kept; nothing of it is taken if it does not fit."""
+        """Go on from the figures of an earlier run; none is taken if they do not fit."""
         try:
             wire_bytes_s, beside = float(kept.figures["wire_bytes_s"]), CostCorrections.kept(kept.figures)
             if not 0 <= wire_bytes_s <= MAX_WIRE_BYTES_S:
@@ -138,15 +138,15 @@ class LivePlan:
         self._revise()
 
     def kept(self) -> KeptLive:
-        """What another run may go on from."""
+        """Return the figures that another run may go on from."""
         wire_bytes_s = self.conditions.rates.wire_bytes_s if self.conditions.wire_seen else 0.0
         return KeptLive({"wire_bytes_s": wire_bytes_s, **self.beside.figures()}, self.shared.offers.arrays())
 
     def begin(self, share: float = 1.0) -> None:
-        """An iteration begins; its counters start from nothing. What the last one left of a window is carried over.
+        """Begin an iteration, whose counters start from nothing. The rest of the last window is carried over.
 
         Args:
-            share: of the samples of the dataset, that it is to deliver.
+            share: of the dataset's samples, that it is to deliver.
         """
         self._of_samples = share
         if self._mark is not None and self._latest is not None:
@@ -154,10 +154,10 @@ class LivePlan:
         self._mark = self._latest = None
 
     def findings(self, *, judging: bool = True, of_one: float | None = None) -> Findings:
-        """What is followed now, and what limits.
+        """Return the current tariff and the resource that limits, for the report.
 
         Args:
-            judging: whether enough steps have been seen to say what limits.
+            judging: True if enough steps were seen to name the resource that limits.
             of_one: cores of an agent on another host; None for none.
         """
         cores = self.wanted_cores.wanted
@@ -177,7 +177,7 @@ class LivePlan:
 
     @property
     def predicted_s(self) -> float | None:
-        """Seconds that an epoch takes by the cost model."""
+        """Seconds of an epoch, by the cost model."""
         verdict = self._verdict
         if verdict is None or verdict.seconds is None:
             return None
@@ -185,23 +185,23 @@ class LivePlan:
 
     @property
     def offloads(self) -> bool:
-        """Whether the agent is asked for more than files by now, apart from the few samples that it is tried with."""
+        """True if the agent is asked for more than files, apart from the few samples of trials."""
         return self.tariff.offloads and not self._guard.must_not_offload
 
     def limits(self) -> dict[str, float]:
-        """By resource the share of the time for which it is busy, the busiest first; empty before anything is known."""
+        """Return, by resource, the share of the time for which it is busy, the busiest first; empty if unknown."""
         verdict = self._verdict
         return {} if verdict is None else verdict.limits(offloading=not self._guard.must_not_offload)
 
     def progressed(self, now: Moment, most_samples_s: float) -> bool:
-        """Look whether a window is full, and revise the tariff if so.
+        """Revise the tariff if a window is full.
 
         Args:
-            now: how far the iteration has come.
-            most_samples_s: that the training step takes at most, where that was measured otherwise; inf if not.
+            now: current counts of the iteration.
+            most_samples_s: measured maximum of the training step; inf if unknown.
 
         Returns:
-            Whether the tariff was revised.
+            True if the tariff was revised.
         """
         if self._mark is None:  # what was before the first batch is no measure: workers had to start
             self._mark = now
@@ -258,16 +258,16 @@ class LivePlan:
 
     @property
     def _promised_cores(self) -> float:
-        """Cores that all connections together can count on.
+        """Return the cores that all connections together can rely on.
 
-        Each was told its share when it asked last: of few connections then, or of itself alone if the others paused.
-        So the sum may be of more cores than there are. The agent has at least what it has told any one of them.
+        Each connection received its share when it last asked: of a few connections then, or of all if the others
+        paused. So the sum may be of more cores than there are. The agent has at least the largest of these shares.
         """
         told = self._statistics.agent_cores.array
         return float(min(told.sum(), max(self._agent_cores, told.max())))
 
     def _file_rest_s(self) -> float | None:
-        """CPU seconds that a file leaves to the loader, by the agent's estimates; None before there is one."""
+        """Return CPU seconds that a file leaves to the loader, by the agent's estimates; None before there is one."""
         _, costs = self.shared.offers.costs()
         return float(costs[:, 0, 2].mean()) if len(costs) else None
 
@@ -294,7 +294,7 @@ class LivePlan:
         return True
 
     def _as_it_goes(self) -> Verdict | None:
-        """What limits while too little is known for a tariff: the samples of late took what they took."""
+        """Return the verdict by recent samples' measured costs, while too little is known for a tariff."""
         now = self._newest
         if not now.samples:
             return None
@@ -305,16 +305,16 @@ class LivePlan:
 
     @property
     def _caveat(self) -> str:
-        """What is to be said of a tariff in which a wire that nobody has seen limits."""
+        """Return a warning for a tariff limited by a wire that was never measured; "" for others."""
         times = self.tariff.without, self.tariff.predicted
         guessed = not self.conditions.wire_seen and any(time and time.bottleneck == "wire" for time in times)
         return GUESSED if guessed else ""
 
     def _facts(self, table: ChoiceTable) -> Facts:
-        """What a tariff is worked out from.
+        """Return the facts for a tariff.
 
-        A wire that nobody has seen is taken for no wider than the plan so far needs. If that was all that stands
-        against files, where the training step limits, they would never be tried, and the agent would work without need.
+        A wire that was never measured is taken for no faster than the current plan needs. If that alone spoke against
+        files, while the training step limits, they would never be tried, and the agent would work without need.
         """
         facts = facts_of(table, self.conditions, self._cached.share, self._admitted)
         if not self.conditions.wire_seen and self._windows >= FIRST_WINDOWS:
@@ -324,11 +324,11 @@ class LivePlan:
         return facts
 
     def _table(self) -> ChoiceTable | None:
-        """What a tariff is worked out from; None before enough is known."""
+        """Return the costs for a tariff; None before enough is known."""
         table = self.shared.offers.table(self.beside, files_here=self.conditions.files_here)
         if table is not None and table.samples >= MIN_OFFERS:
             return table
-        # Nothing is tried at an agent with next to no CPU, which weighs nothing then; but what limits can be told.
+        # Nothing is tried at an agent with next to no CPU, whose choices are unknown then; the limit still is known.
         return None if self._tried_share() else of_files(self._newest)
 
     def _share(self) -> None:
@@ -340,11 +340,11 @@ class LivePlan:
 
     @property
     def _agent_is_starved(self) -> bool:
-        """Whether its workers have said that they have too little CPU for anything to be offloaded."""
+        """True if its workers have reported too little CPU for anything to be offloaded."""
         return 0 < self.conditions.per_worker < OFFLOADS_FROM_CORES
 
     def _tried_share(self) -> float:
-        """Share of the samples that are offloaded while nothing need be: no burden, however small the agent is."""
+        """Return the share of samples for trials while nothing need be offloaded: no burden for any agent."""
         cores, verdict = self.conditions.rates.agent_cores, self._verdict
         if cores < TRIED_FROM_CORES or self._agent_is_starved:
             return 0.0
@@ -356,6 +356,6 @@ class LivePlan:
 
 
 def _least(told: NDArray[np.float64]) -> float:
-    """The least of what workers were told; 0 if none was."""
+    """Return the smallest value that workers have received; 0 if none has."""
     told = told[told > 0]
     return float(told.min()) if len(told) else 0.0

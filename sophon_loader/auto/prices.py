@@ -1,4 +1,4 @@
-"""Prices for the agent, around what a policy works out: before anything is known, from what, and in which units.
+"""Prices for the agent, around a policy's result: before anything is known, inputs, and units.
 
 Pure: rates, counts and tables in; tariffs and facts out.
 """
@@ -17,17 +17,17 @@ from sophon_loader.decide.tariff import FILES, Part, Prices, Tariff
 from sophon_loader.measures.counters import Totals
 
 ENOUGH = 0.01
-"""Share of the samples that must be offloaded for it to stay known what that takes."""
+"""Minimum share of samples offloaded, so that the costs of offloading stay known."""
 NO_CPU = "the agent has next to no CPU"
 
 
 @dataclass(frozen=True)
 class CachedShare:
-    """Which share of the samples is in the cache on the loader's host, from what workers have found lately.
+    """Share of the samples that are in the cache on the loader's host, by the workers' recent counts.
 
     Args:
-        found: samples whose files are there.
-        samples: among so many.
+        found: number of samples whose files are there.
+        samples: number of samples counted.
 
     Example:
         >>> CachedShare().after(window).share
@@ -39,25 +39,25 @@ class CachedShare:
 
     @property
     def share(self) -> float:
-        """In [0, 1]; 0 before any sample has come."""
+        """Share in [0, 1]; 0 before the first sample."""
         return min(1.0, self.found / self.samples) if self.samples else 0.0
 
     def after(self, window: Totals) -> CachedShare:
-        """After a window, which weighs twice as much as the one before."""
+        """Return it after a window, which weighs twice as much as the one before."""
         return CachedShare(self.found / 2 + window.in_cache, self.samples / 2 + window.samples)
 
     def asks(self, tariff: Tariff) -> bool:
-        """Whether a tariff has enough samples offloaded for it to stay known what that takes."""
+        """Return True if a tariff offloads enough samples, so that the costs of offloading stay known."""
         priced = [(part.share, part.prices) for part in tariff.parts if part.prices is not None]
         share = sum(share * (1.0 if not one.kept_here else 1 - self.share) for share, one in priced)
         return share >= ENOUGH
 
 
 def of_files(passed: Totals) -> ChoiceTable | None:
-    """What a file takes that crosses, in the mean over samples of which none was offloaded; None if one was.
+    """Return the mean cost of a file that crosses, from samples that were not offloaded; None if one was.
 
     Args:
-        passed: what has been counted of them.
+        passed: counts of these samples.
     """
     if not passed.samples or passed.offloaded:
         return None
@@ -68,13 +68,13 @@ def of_files(passed: Totals) -> ChoiceTable | None:
 
 
 def facts_of(table: ChoiceTable, conditions: Conditions, cached: float = 0.0, admitted: float = 0.0) -> Facts:
-    """What a tariff is worked out from.
+    """Return the facts for a tariff.
 
     Args:
         table: of the recent samples.
-        conditions: what the resources give.
+        conditions: current rates of the resources.
         cached: share of the samples that are in the cache on the loader's host; the agent reads no files for these.
-        admitted: share of them that this is to hold.
+        admitted: share of them that the cache is to hold.
     """
     rates = rates_of(conditions, (1 - cached) * float(table.wire_bytes[:, 0].mean(dtype=np.float64)))
     reach = max(choice.cut for choice in table.choices)
@@ -82,10 +82,10 @@ def facts_of(table: ChoiceTable, conditions: Conditions, cached: float = 0.0, ad
 
 
 def rates_of(conditions: Conditions, file_nbytes: float) -> Rates:
-    """With that of the agent's disk, for which no loader waits whose files are read on its own host.
+    """Return the rates with that of the agent's disk; a loader that reads files on its own host does not wait for it.
 
     Args:
-        conditions: what the resources give.
+        conditions: current rates of the resources.
         file_nbytes: mean bytes of a file.
     """
     disk_samples_s = math.inf if conditions.files_here or not file_nbytes else conditions.disk_bytes_s / file_nbytes
@@ -93,10 +93,10 @@ def rates_of(conditions: Conditions, file_nbytes: float) -> Rates:
 
 
 def at_first(conditions: Conditions) -> Tariff:
-    """What requests go out at before anything is known: a second of wire, of loader and of agent costs the same.
+    """Return the tariff before anything is known: a second of wire, of loader and of agent costs the same.
 
     Args:
-        conditions: what the resources give.
+        conditions: current rates of the resources.
     """
     if conditions.files_here:
         return Tariff((FILES,), "nothing has been measured yet, and files are read on this host")
@@ -110,7 +110,7 @@ def at_first(conditions: Conditions) -> Tariff:
 
 
 def equally_scarce(rates: Rates) -> Prices:
-    """Prices at which a second of each resource costs the same.
+    """Return prices at which a second of each resource costs the same.
 
     Args:
         rates: of the wire and of the cores at either end.
@@ -119,10 +119,10 @@ def equally_scarce(rates: Rates) -> Prices:
 
 
 def with_tried(tariff: Tariff, rates: Rates, share: float) -> Tariff:
-    """A tariff under which some samples are offloaded whatever it says, so that it stays known what that takes.
+    """Return a tariff that also offloads some samples as trials, so that the costs of offloading stay known.
 
     Args:
-        tariff: under which few samples are.
+        tariff: one that offloads few samples.
         rates: of the resources.
         share: of the samples to be offloaded, in [0, 1).
     """
@@ -134,13 +134,14 @@ def with_tried(tariff: Tariff, rates: Rates, share: float) -> Tariff:
 
 
 def in_units_of_the_agent(tariff: Tariff, beside: CostCorrections, per_worker: float) -> Tariff:
-    """The same tariff at prices of at most 1: a byte's holds what it takes of either CPU, and those of CPU seconds are
-    for seconds as the agent estimates them.
+    """Return the tariff at prices of at most 1, in the agent's units.
+
+    The price of a byte includes its CPU seconds at either end, and prices of CPU seconds are for the agent's estimates.
 
     Args:
         tariff: in seconds of the resources.
-        beside: how far off those are.
-        per_worker: for how many cores of each of the agent's workers.
+        beside: corrections of the agent's estimates.
+        per_worker: minimum cores for each of the agent's workers.
     """
     parts = []
     for part in tariff.parts:

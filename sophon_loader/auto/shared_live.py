@@ -1,4 +1,4 @@
-"""What the main process and the workers share where the agent chooses, and what of it a later run takes over."""
+"""State that the main process and the workers share if the agent chooses, and the part kept for a later run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sophon_loader.auto.shared_tariff import SharedTariff
 
 @dataclass(frozen=True)
 class Live:
-    """What the main process and the workers share where the agent chooses.
+    """State that the main process and the workers share if the agent chooses.
 
     Args:
-        tariff: what requests go out at.
-        offers: what the agent has weighed of late.
+        tariff: prices of requests.
+        offers: choices that the agent has weighed recently.
     """
 
     tariff: SharedTariff
@@ -26,10 +26,10 @@ class Live:
 
 @dataclass(frozen=True)
 class KeptLive:
-    """What a plan that lives takes over from an earlier run.
+    """Figures that a plan takes over from an earlier run.
 
     Args:
-        figures: rates, and what goes beside ops, by name.
+        figures: rates, and corrections of estimates, by name.
         arrays: the choices that samples had, as `SharedOffers` keeps them.
     """
 

@@ -1,4 +1,4 @@
-"""What the agent has weighed for the samples of late, in memory that workers write and the main process reads."""
+"""Choices that the agent has weighed for recent samples, in memory that workers write and the main process reads."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from sophon_loader.wire.limits import MAX_OPS
 from sophon_loader.wire.messages import Offer
 
 KEPT = 2048
-"""Samples that are remembered, over all workers: enough for prices within a percent, and 1 MB."""
+"""Number of samples that are remembered, over all workers: enough for prices within a percent, and 1 MB."""
 MIN_PER_WORKER = 64
 MAX_OFFERS = 24
-"""Choices per sample; what is beyond is left out."""
+"""Maximum number of choices per sample; later ones are left out."""
 
 
 class SharedOffers:
-    """The newest samples of each worker with the choices that they had. Bounded, whatever the size of the dataset.
+    """The newest samples of each worker with their choices. Bounded for datasets of any size.
 
     Args:
-        workers: that write.
+        workers: number of workers that write.
         encodings: all names, in an order that every process of this loader has.
 
     Example:
@@ -49,7 +49,7 @@ class SharedOffers:
         """Remember a sample in place of this worker's oldest.
 
         Args:
-            worker: who writes; nobody else writes there.
+            worker: number of the worker that writes; others write elsewhere.
             offers: the choices of the sample.
         """
         if self._written is None:
@@ -69,7 +69,7 @@ class SharedOffers:
         return int(np.count_nonzero(self._serial.array))
 
     def choices(self) -> tuple[Choice, ...]:
-        """Every choice that some sample has; not offloading is the first."""
+        """Return every choice that some sample has; not offloading is the first."""
         return self.costs()[0]
 
     def _choice(self, kind: int) -> Choice:
@@ -77,7 +77,7 @@ class SharedOffers:
         return Choice(cut, self._encodings[name])
 
     def costs(self) -> tuple[tuple[Choice, ...], NDArray[Any]]:
-        """The choices, and float32[n, C, 3]: payload bytes, agent CPU s and what is left, `inf` bytes for no choice."""
+        """Return the choices, and float32[n, C, 3]: payload bytes (`inf` for no choice), agent CPU s, other CPU s."""
         there = self._serial.array > 0
         kinds, costs = self._kinds.array[there], self._costs.array[there]
         # Workers go on writing: the choices are those of these rows, and not of what is there a moment later.
@@ -91,11 +91,11 @@ class SharedOffers:
         return choices, table[np.isfinite(table[:, 0, 0])]
 
     def table(self, beside: CostCorrections, *, files_here: bool) -> ChoiceTable | None:
-        """What each choice of each of these samples costs; None before one is known.
+        """Return the costs of each choice of each of these samples; None before one is known.
 
         Args:
-            beside: what the agent's estimates are corrected by.
-            files_here: files are read by the loader itself: no wire, no agent.
+            beside: corrections of the agent's estimates.
+            files_here: True if the loader reads files itself: no wire, no agent.
         """
         choices, costs = self.costs()
         if not len(costs):
@@ -110,17 +110,17 @@ class SharedOffers:
         return ChoiceTable(choices, wire, agent, loader + np.float32(LOADER_S_PER_BYTE) * bytes_there)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What is remembered, to save: uint16[n, K], the choices, float32[n, K, 3], what they take, and the names."""
+        """Return the remembered choices for saving: uint16[n, K] kinds, float32[n, K, 3] costs, and the names."""
         there = self._serial.array > 0
         names = np.array(self._encodings)
         return {"offer_kinds": self._kinds.array[there], "offer_costs": self._costs.array[there], "offer_names": names}
 
     def load(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Take over what `arrays` gave, before workers write.
+        """Take over the result of `arrays`, before workers write.
 
         Raises:
-            KeyError, ValueError: an array is missing, or of another shape or dtype, or holds what is no size or time;
-                or this host has other encodings.
+            KeyError, ValueError: an array is missing, has another shape or dtype, or holds an invalid size or time; or
+                this host has other encodings.
         """
         if arrays["offer_names"].tolist() != list(self._encodings):
             raise ValueError(f"offers must be of the encodings {self._encodings}")

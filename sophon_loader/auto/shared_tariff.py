@@ -11,13 +11,13 @@ from sophon_loader.decide.tariff import Prices, Tariff
 from sophon_loader.host.shared import SharedNotes
 
 _NOTE_NBYTES = 1 << 10
-"""A part takes 46 bytes as msgpack, and a mix has at most four."""
+"""Size of the shared memory, in bytes. A part takes 46 bytes as msgpack, and a mix has at most four."""
 
 
 class SharedTariff:
-    """What requests go out at, as of now.
+    """The current tariff.
 
-    A tariff is a hint: whoever reads an older one still gets the right samples.
+    A tariff is a hint: a worker that reads an older one still gets the right samples.
 
     Example:
         >>> shared = SharedTariff()
@@ -30,16 +30,16 @@ class SharedTariff:
         self._note = SharedNotes(1, _NOTE_NBYTES)
 
     def set(self, tariff: Tariff) -> None:
-        """Follow it from now on."""
+        """Set the tariff from now on."""
         self._note.write(0, msgpack.packb(tariff.to_plain()))
 
     def packed(self) -> bytes | None:
-        """As it was set last, b"" before; None while it is written."""
+        """Return the newest one packed, b"" before the first; None while it is written."""
         return self._note.read(0)
 
 
 class Dealer:
-    """Deals one worker's requests out over the parts of a tariff.
+    """Distributes one worker's requests over the parts of a tariff.
 
     Samples that go as files are spread over all batches. The others of a batch go at one set of prices, so that a batch
     stays few messages.
@@ -57,10 +57,10 @@ class Dealer:
         self._samples = _Places()
 
     def batch(self, size: int) -> list[Prices | None]:
-        """The prices at which each sample of the next batch is asked for; None for its file.
+        """Return the price at which each sample of the next batch is requested; None for its file.
 
         Args:
-            size: samples of the batch.
+            size: number of samples in the batch.
         """
         packed = self._shared.packed()
         if packed and packed != self._packed:
@@ -83,9 +83,9 @@ class Dealer:
 
 
 class _Places:
-    """Places on [0, 1) in golden-ratio steps, which cover it evenly however many are taken.
+    """Places on [0, 1) in golden-ratio steps, which cover it evenly for any number of steps.
 
-    Every process begins somewhere else, or workers that live for an epoch would always deal the same samples out alike.
+    Every process begins at another place, or short-lived workers would always give the same samples the same part.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How many cores of agents the loader could use: worked out every few seconds, and told in the folder of the agents."""
+"""Number of agent cores that the loader could use: computed every few seconds, and written to the agents' folder."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from sophon_loader.wire.entry import GONE_S, REWRITTEN_S
 from sophon_loader.wire.wanted_cores import PREFIX, WantedCores, file_name
 
 EVERY_S = 5.0
-"""How often it is worked out: some milliseconds of the main process."""
+"""Seconds between two computations, which take some milliseconds of the main process."""
 CLOSE_S = 2.0
-"""How long the end of a loader waits for its file to be removed; behind that, readers take it for gone by its age."""
+"""Time limit for removing a loader's file at its end, in seconds; later, readers know by its age that it is gone."""
 _NAMES_OF_JOBS = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
 _NO_NAME = ("", "none")
-"""The second is torchrun's for a run that was given none."""
+"""Names that count as missing; the second is torchrun's for a run without a name."""
 
 log = logging.getLogger(__name__)
 
 
 class AgentCores:
-    """How many a run could use, worked out again every few seconds, for the size of a fleet.
+    """Number of agent cores that a run could use, computed again every few seconds, for the size of a fleet.
 
     Attributes:
-        wanted: cores as agents promise them; None while nothing is known.
+        wanted: cores as agents promise them; None if unknown.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class AgentCores:
         self._passed_s = math.inf
 
     def after(self, seconds: float, verdict: Verdict) -> None:
-        """After a window in which ways to send samples have been weighed.
+        """Add a window in which choices have been weighed.
 
         Args:
             seconds: its length.
@@ -57,9 +57,9 @@ class AgentCores:
 class WantedFile:
     """The file of one loader in a folder in which agents announce themselves.
 
-    It is written anew by a thread of its own until `close`, or the end of the loader or the process: while a model is
-    evaluated between two epochs nobody iterates, and no fleet must shrink for that. A forked copy of the loader leaves
-    it alone, and has one of its own once it iterates.
+    A separate thread rewrites it until `close`, or the end of the loader or the process. It does so while a model is
+    evaluated between two epochs, too, since no fleet must shrink for that. A forked copy of the loader leaves it alone,
+    and has its own once it iterates.
     """
 
     def __init__(self) -> None:
@@ -68,11 +68,11 @@ class WantedFile:
         self._end: Callable[[], object] = lambda: None
 
     def say(self, folder: str, wanted: WantedCores | None) -> None:
-        """From now on say this. Takes no time: the disk is the thread's.
+        """Write this from now on. Takes no time: the thread writes to the disk.
 
         Args:
             folder: of the agents; "" for none.
-            wanted: None for what was said last.
+            wanted: None for the last value.
         """
         if not folder or wanted is None:
             return
@@ -94,14 +94,14 @@ class WantedFile:
         self._end = weakref.finalize(self, self._kept.close, CLOSE_S)
 
     def close(self) -> None:
-        """Remove it; what is said later begins anew."""
+        """Remove the file; a later `say` begins again."""
         self._end()
         self._kept = None
 
 
 class _Told:
-    """Says once why a file cannot be written; no warning, since few size a fleet by it, and others may have mounted the
-    folder read-only. It holds no loader, since the end of that ends the thread that calls this."""
+    """Logs once why a file cannot be written. It does not warn, since few size a fleet by it, and others may have
+    mounted the folder read-only. It holds no loader, since the end of that ends the thread that calls this."""
 
     def __init__(self, folder: str = "") -> None:
         self._folder = folder
@@ -115,8 +115,8 @@ class _Told:
 
 
 def _job() -> str:
-    """A name that no other loader has: several of a process or of a job may have one rank, and processes in several
-    containers of a host one number."""
+    """Return a name that no other loader has. The rank is not enough: loaders of a process or a job may share it, and
+    processes in several containers of a host may share a number."""
     named = next((name for key in _NAMES_OF_JOBS if (name := os.environ.get(key, "")) not in _NO_NAME), "")
     # The end of a long name is cut off, and what tells processes apart must not be.
     named, host = (re.sub(r"[^A-Za-z0-9._-]+", "_", text)[:60] for text in (named, socket.gethostname()))

@@ -1,1 +1,1 @@
-"""Which datasets can be offloaded, and what of them a loader worker needs."""
+"""Datasets that can be offloaded, taken apart into what a loader worker needs."""

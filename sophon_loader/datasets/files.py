@@ -1,4 +1,4 @@
-"""Datasets of one's own in a few lines: a list of files and labels, and what every class of image files shares."""
+"""Datasets in a few lines: `ImageFiles`, the base of all classes of image files, and `FileDataset`, two lists."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from sophon_loader.pipeline.chain import decode
 class ImageFiles(Dataset[Any]):
     """Base class for a dataset of image files that can be offloaded.
 
-    A class of yours that derives from it has `root`, `__len__`, `key(index)` (the file's path below `root`) and
-    `target(index)` (its label). `dataset[index]` is then `(transform(image), target(index))`, the image as PIL RGB.
+    Derive from it and give `root`, `__len__`, `key(index)` (the file's path below `root`) and `target(index)` (its
+    label). `dataset[index]` is then `(transform(image), target(index))`, the image as PIL RGB.
 
     Example:
         class Birds(ImageFiles):
@@ -110,7 +110,7 @@ class FileDataset(ImageFiles):
 
     @property
     def source(self) -> Source:
-        """What can be offloaded of this dataset."""
+        """The folder, keys and labels that can be offloaded."""
         return Source(self.root, self.shared_keys, self.label)
 
     def _row(self, index: int) -> int:
@@ -121,13 +121,14 @@ class FileDataset(ImageFiles):
 
 
 def _one_each(values: Any, name: str) -> Any:
-    """What gives one value per sample, in order, when it is iterated over.
+    """Check that `values` gives one value per sample, in order, and return it.
 
     Args:
-        values: what a user has given for the argument `name`.
+        values: the user's value of the argument `name`.
+        name: `files` or `targets`.
 
     Raises:
-        ConfigError: it is known to give something else.
+        ConfigError: its type gives something else when it is iterated over.
     """
     rule = f"{name} must be one value per file, in order, got a {type(values).__name__}"
     if isinstance(values, (str, bytes)):

@@ -1,4 +1,4 @@
-"""Which folders an export has, for the error of an address that names none of them."""
+"""Lists the folders of an export, for the error about an address that names none of them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from sophon_loader.client.options import OffloadOptions
 from sophon_loader.errors import SampleError, SophonError
 
 _TOLD = 20
-"""Most folders that are named."""
+"""Maximum number of folders in an error's text."""
 
 
 def what_is_there(address: Address, options: OffloadOptions) -> str:
-    """What an address could name: "the export has no folder 'smal'; it has: photos, small".
+    """Return what an address could name: "the export has no folder 'smal'; it has: photos, small".
 
-    Asks the agent to list the export, so only errors ask for it.
+    Asks the agent to list the export, so call it for errors only.
 
     Args:
-        address: of a folder, which may be missing.
-        options: time-outs; an agent that takes longer than `dead_after_s` for its list is not waited for.
+        address: an agent's address, whose folder may be missing.
+        options: time-outs; an agent may take `dead_after_s` for its list.
 
     Returns:
-        A clause of a sentence; "" where the agent does not tell.
+        A clause of a sentence; "" if the agent does not answer.
     """
     named = address.folder.split("/") if address.folder else []
     for depth in range(len(named), -1, -1):

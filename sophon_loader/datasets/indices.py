@@ -1,4 +1,4 @@
-"""Which indices name the same samples in a dataset that has been taken apart as in the dataset itself."""
+"""Indices that name the same samples in a dataset and in its parts after taking it apart."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 
 def as_integer(index: Any) -> int:
-    """An index that every dataset takes for the same number.
+    """Return an index as an int that every dataset reads as the same number.
 
     Raises:
-        TypeError: it is none. A boolean is 1 to a list and a mask to an array; a tensor of one number is a number to a
-            list and a row to an array.
+        TypeError: datasets read it differently. A boolean is 1 to a list and a mask to an array; a tensor of one number
+            is a number to a list and a row to an array.
     """
     if isinstance(index, bool) or getattr(index, "dtype", None) is torch.bool:
         raise TypeError("a boolean is not an index")
@@ -26,14 +26,14 @@ def as_integer(index: Any) -> int:
 
 
 def integers(indices: Any) -> NDArray[np.int64]:
-    """The indices of a Subset, as `indices[0]`, `indices[1]`, ... give them.
+    """Return the indices of a Subset as int64[N], read as `indices[0]`, `indices[1]`, ...
 
     Args:
         indices: any sequence, array, tensor or column of a table.
 
     Raises:
-        TypeError, ValueError, RuntimeError, LookupError, OverflowError: they are not all integers of 64 bits, as
-            `as_integer` takes them.
+        TypeError, ValueError, RuntimeError, LookupError, OverflowError: one is not an integer of 64 bits, by the rules
+            of `as_integer`.
     """
     if isinstance(indices, (np.ndarray, torch.Tensor)):
         array = np.asarray(indices)

@@ -1,4 +1,4 @@
-"""Where the files of a dataset lie: in an agent's export, and on this host."""
+"""Paths of a dataset's files: in an agent's export, and on this host."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from sophon_loader.errors import ConfigError
 
 
 class Locations:
-    """The two places of every sample's file.
+    """Paths of every sample's file, in an export and on this host.
 
     The folders of a dataset's sources lie in the address's folder as they lie in `common_root` on this host.
 
     Args:
         data: the dataset.
-        address: of the agent, whose folder stands for the common root; None without an agent. A key then is relative
-            to its source's root.
-        inner: what the address's folder stands for in place of the common root: a folder in it, with its `/`, in which
-            all files lie, as `folders_inside` gives them. ImageNet's root holds a folder `train`, and an export may be
-            either.
+        address: the agent's address, whose folder corresponds to the common root; None without an agent. A key is then
+            relative to its source's root.
+        inner: folder below the common root, with its `/`, that corresponds to the address's folder instead. All files
+            lie in it; `folders_inside` lists the candidates. ImageNet's root holds a folder `train`, and an export may
+            be either.
 
     Attributes:
-        place: the address's folder, and `inner`.
+        place: (the address's folder, `inner`).
 
     Raises:
         ConfigError: a RemoteImageFolder or RemoteFiles names a folder that `address` does not hold.
@@ -48,7 +48,7 @@ class Locations:
             self._folders = tuple(_below(source, base, address) for source in data.sources)
 
     def key_in_export(self, index: int) -> str:
-        """What the agent calls a sample's file: its path relative to the export, with `/`."""
+        """Path of a sample's file relative to the export, with `/`: the agent's name for it."""
         key = self._below_common_root(index)
         if not key.startswith(self._inner):
             raise ConfigError(
@@ -61,7 +61,7 @@ class Locations:
         return self._folders[source] + self._data.sources[source].keys[row]
 
     def folders_inside(self) -> list[str]:
-        """The folders below the common root that hold all files, the outermost first, each with its `/`."""
+        """Folders below the common root that hold all files, the outermost first, each with its `/`."""
         shared: list[str] = []
         for index in range(len(self._data)):
             folder = self._below_common_root(index).split("/")[:-1]
@@ -72,32 +72,31 @@ class Locations:
         return ["/".join(shared[:depth]) + "/" for depth in range(1, len(shared) + 1)]
 
     def path_here(self, index: int) -> str | None:
-        """The path of a sample's file on this host; None where only the agent has its folder."""
+        """Path of a sample's file on this host; None if only the agent has its folder."""
         number, row = self._data.locate(index)
         source = self._data.sources[number]
         return None if source.root is None else os.path.join(source.root, source.keys[row])
 
     def root_here(self, source: int) -> str | None:
-        """The folder of a source on this host; None where only the agent has it."""
+        """Folder of a source on this host; None if only the agent has it."""
         return self._data.sources[source].root
 
     @property
     def all_here(self) -> bool:
-        """Whether the folders of all sources are on this host at the moment."""
+        """True if the folders of all sources are on this host now."""
         return all(source.root is not None and os.path.isdir(source.root) for source in self._data.sources)
 
 
 def common_root(data: Offloadable) -> str | None:
-    """The folder on this host that holds all sources; None when none lies here."""
+    """Return the folder on this host that holds all sources; None if no source is on this host."""
     roots = [source.root for source in data.sources if source.root is not None]
     return os.path.commonpath([os.path.abspath(root) for root in roots]) if roots else None
 
 
 def last_names(data: Offloadable) -> list[str]:
-    """What the folder of a dataset that lies on this host may be called in an export: its last name, its last two, ...
+    """Return names that an export may use for a local dataset's folder: its last name, its last two, ...
 
-    Args:
-        data: the dataset.
+    The list is empty for a dataset that names its own folder at an agent.
     """
     root = common_root(data)
     if root is None or any(source.address is not None for source in data.sources):
@@ -107,7 +106,7 @@ def last_names(data: Offloadable) -> list[str]:
 
 
 def _below(source: Source, base: str | None, address: Address) -> str:
-    """What the keys of a source begin with in the address's folder: "" or a folder with its `/`."""
+    """Return the prefix of a source's keys in the address's folder: "" or a folder with its `/`."""
     named = [one for one in (*source.replicas, source.address) if one is not None and one.export == address.export]
     own = next((one for one in named if one.endpoint == address.endpoint), named[0] if named else None)
     if source.address is None:

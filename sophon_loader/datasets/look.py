@@ -1,4 +1,4 @@
-"""What taking a dataset apart reads of it, to see later whether that has changed."""
+"""Snapshots of everything that taking a dataset apart reads, to notice later changes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sophon_loader.datasets.recognised import replaced_under, rule_of
 from sophon_loader.pipeline.watch import Watch
 
 _BLOCK = 1 << 14
-"""Samples that are looked at together: what that takes for a moment does not grow with the dataset."""
+"""Number of samples hashed at a time. The memory for it does not grow with the dataset."""
 
 
 def _nodes(dataset: Any) -> Iterator[Any]:
-    """A dataset, and those that Subset and ConcatDataset are made of, down to the ones that hold samples."""
+    """Yield a dataset and the datasets inside its Subsets and ConcatDatasets, down to those that hold samples."""
     yield dataset
     inner = [dataset.dataset] if type(dataset) is Subset else dataset.datasets if type(dataset) is ConcatDataset else []
     for one in inner:
@@ -28,22 +28,23 @@ def _nodes(dataset: Any) -> Iterator[Any]:
 
 
 def owners(dataset: Any) -> list[Any]:
-    """The datasets that hold the transforms."""
+    """Return the datasets that hold the transforms."""
     return [node for node in _nodes(dataset) if type(node) not in (Subset, ConcatDataset)]
 
 
 def look(dataset: Any) -> list[Any]:
-    """What `offloadable` reads of a dataset, to be compared with what it will be later, by `same_look`.
+    """Return a snapshot of everything that `offloadable` reads of a dataset; compare two with `same_look`.
 
-    Tells a change in place as well: the samples of folders, and the indices of a Subset, are hashed one by one (1.28
-    million take a fifth of a second). Labels that are no int are kept themselves.
+    It shows changes in place, too: samples of folders and indices of a Subset are hashed one by one (1.28 million take
+    a fifth of a second). Labels that are not ints are copied.
     """
     return [part for node in _nodes(dataset) for part in _read_of(node)]
 
 
 def watch_of_parts(dataset: Any) -> Watch:
-    """Tells later whether what holds the samples of a dataset was replaced, or lists in it have another length: a look
-    that takes a moment, and does not tell all that `look` does.
+    """Return a watch that notices if an object that holds a dataset's samples is replaced, or a list's length changes.
+
+    It is quick, and notices less than `look`.
     """
     return Watch([], [], [(node, _present(node, _holds(node))) for node in _nodes(dataset)])
 
@@ -80,10 +81,10 @@ def _read_of(node: Any) -> list[Any]:
 
 
 def same_look(one: list[Any], other: list[Any]) -> bool:
-    """Whether two looks at a dataset found the same.
+    """Return True if two snapshots are equal.
 
     Args:
-        one, other: what `look` gave.
+        one, other: results of `look`.
     """
     return len(one) == len(other) and all(map(_same_part, one, other))
 
@@ -98,14 +99,14 @@ def _same_part(one: Any, other: Any) -> bool:
 
 
 def _seen(part: Any) -> Any:
-    """A part of a dataset as it is at the moment: a hash or a copy of a list, anything else itself."""
+    """Return a part of a dataset as it is now: a hash or a copy of a list, anything else itself."""
     if not isinstance(part, list):
         return part
     return _samples(part) if part and type(part[0]) is tuple else _kept(part)
 
 
 def _samples(samples: Any) -> Any:
-    """A hash of a folder's samples; a copy where labels are no ints, of which a hash may not tell a change."""
+    """Return a hash of a folder's samples, or a copy if labels are not ints: a hash may miss changes of these."""
     hashed = blake2b(digest_size=16)
     every = iter(samples)
     try:
@@ -121,7 +122,7 @@ def _samples(samples: Any) -> Any:
 
 
 def _numbers(values: Any) -> Any:
-    """A hash of integers; a copy of what is none."""
+    """Return a hash of integers, or a copy of other values."""
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError):  # rows of unequal length, a tensor of a device
@@ -132,5 +133,5 @@ def _numbers(values: Any) -> Any:
 
 
 def _kept(values: Any) -> Any:
-    """A copy of a sequence, as cheap to make and to compare as can be."""
+    """Return a copy of a sequence, in the form that is cheapest to make and compare."""
     return values.tolist() if hasattr(values, "tolist") else list(values)

@@ -1,4 +1,4 @@
-"""A dataset's transforms as they are now, and whether they still are what they were."""
+"""A dataset's transforms as they are now, and checks for changes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from sophon_loader.pipeline.watch import Watch
 
 
 def transforms_of(owner: Any) -> tuple[Transform | None, Transform | None]:
-    """The transform and the target transform of a dataset that a source comes from, as they are now."""
+    """Return (transform, target transform) of a source's dataset, as they are now."""
     rule = rule_of(owner)
-    # The protocol's target(index) is the label as the training loop gets it, whatever else the dataset has.
+    # The protocol's target(index) is the label as the training loop gets it, even if the dataset has a
+    # target_transform.
     return (owner.transform, None) if rule is None else rule.transforms(owner)
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What a dataset does to its samples, as it is now."""
+    """The transforms of a dataset, as they are now."""
 
     transform: Transform | None
     target_transform: Transform | None
@@ -40,13 +41,13 @@ class Pipeline:
 
 
 def pipeline_of(owner: Any) -> Pipeline:
-    """The pipeline of a dataset that a source comes from."""
+    """Return the pipeline of a source's dataset."""
     transform, target_transform = transforms_of(owner)
     return Pipeline(transform, target_transform, chain_of(transform))
 
 
 def rests_on(dataset: Any) -> tuple[type, ...]:
-    """The classes of libraries whose functions make a dataset's samples; they travel to spawned workers by name."""
+    """Return the library classes whose functions make a dataset's samples; they travel to spawned workers by name."""
     found: dict[type, None] = {}
     for owner in owners(dataset):
         found.update(dict.fromkeys(known_classes(owner)))
@@ -56,10 +57,10 @@ def rests_on(dataset: Any) -> tuple[type, ...]:
 
 
 def replaced_among(classes: Iterable[type]) -> Iterator[Replaced]:
-    """What was replaced in this process that one of these classes rests on, or Pillow on the way to an image's pixels.
+    """Yield the functions replaced in this process that these classes call, or that Pillow calls to make pixels.
 
     Args:
-        classes: that `rests_on` gives.
+        classes: result of `rests_on`.
     """
     for cls in classes:
         what = replaced_in_dataset(cls) if hasattr(cls, "__getitem__") else replaced_in_transform(cls)
@@ -68,7 +69,7 @@ def replaced_among(classes: Iterable[type]) -> Iterator[Replaced]:
 
 
 def same_pipeline(before: Pipeline, now: Pipeline) -> bool:
-    """Whether neither a transform was replaced nor the parameters of one were changed.
+    """Return True if no transform was replaced and no transform's parameters were changed.
 
     Args:
         before, now: the pipeline of one dataset at two moments.
@@ -81,39 +82,40 @@ def same_pipeline(before: Pipeline, now: Pipeline) -> bool:
 
 
 def same_ops(one: Chain, other: Chain) -> bool:
-    """Whether two chains do the same: op by op, since one without a description may have been replaced in its Compose,
-    and so may those behind it.
+    """Return True if two chains have equal ops.
+
+    All ops are compared, since one without a description may have been replaced in its Compose, and so may later ones.
     """
     return len(one) == len(other) and all(map(_same_op, one.ops, other.ops))
 
 
 def _same_op(one: Op, other: Op) -> bool:
-    """Whether two ops are one, or described alike (the steps of a preset are made anew at each look)."""
+    """Return True if two ops are identical or described alike (a preset's steps are new objects at each look)."""
     return _same_call(one.call, other.call) if one.spec is None else one.spec == other.spec
 
 
 def _same_call(one: Any, other: Any) -> bool:
-    """Whether two transforms are one; a method is another object at each look."""
+    """Return True if two transforms are identical. Methods are compared by value: each access makes a new object."""
     return one is other or (type(one) is type(other) is MethodType and bool(one == other))
 
 
 def watch_of(owners: Sequence[Any], pipelines: Sequence[Pipeline]) -> Watch:
-    """Tells later whether the pipelines of datasets still are what they are now.
+    """Return a watch that notices later changes of datasets' pipelines.
 
     Args:
         owners: the datasets.
-        pipelines: of each.
+        pipelines: one pipeline per dataset.
     """
     transforms = [one.transform for one in pipelines]
     return Watch(transforms, described_ops([one.chain for one in pipelines]), [(o, _names(o)) for o in owners])
 
 
 def described_ops(chains: Sequence[Chain]) -> list[Any]:
-    """The transforms whose parameters an agent may have been told."""
+    """Return the transforms whose parameters an agent may know."""
     return [op.call for chain in chains for op in chain.ops if op.spec is not None]
 
 
 def _names(owner: Any) -> Sequence[str]:
-    """The attributes that hold the transforms of a dataset."""
+    """Return the names of the attributes that hold a dataset's transforms."""
     rule = rule_of(owner)
     return ("transform",) if rule is None else rule.holds(owner)

@@ -1,4 +1,4 @@
-"""What a dataset that can be offloaded is, and what it looks like once taken apart."""
+"""The protocol of a dataset that can be offloaded, and the form of a dataset that was taken apart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Transform = Callable[[Any], Any]
 
 @runtime_checkable
 class OffloadableDataset(Protocol):
-    """What a map-style dataset of image files must have to be offloaded.
+    """Members that a map-style dataset of image files needs to be offloaded.
 
     `dataset[i]` must equal `(transform(image), target(i))`, where `image` is the file `root/key(i)` as PIL RGB. The
     loader's workers call `key` and `target`, so these must not depend on anything that changes in a worker.
@@ -49,20 +49,20 @@ class OffloadableDataset(Protocol):
     def __len__(self) -> int: ...
 
     def key(self, index: int) -> str:
-        """The path of sample `index` relative to `root`, with `/`."""
+        """Path of sample `index` relative to `root`, with `/`."""
 
     def target(self, index: int) -> Any:
-        """The label of sample `index`, as the training loop gets it."""
+        """Label of sample `index`, as the training loop gets it."""
 
 
 class Keys(Protocol):
-    """The paths of a source's files, relative to its root, by row."""
+    """Paths of a source's files, relative to its root, by row."""
 
     def __getitem__(self, row: int) -> str:
-        """The path of a row, with `/`."""
+        """Path of a row, with `/`."""
 
     def fingerprint(self) -> bytes:
-        """A hash of all of them, as far as they can be known without asking for each."""
+        """Hash of all paths, or of as much as is known without asking for each."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,14 @@ class Source:
     """One folder of files.
 
     Args:
-        root: the folder on this host; None when it is only at the agent.
+        root: the folder on this host; None if only the agent has it.
         keys: row -> path relative to `root`.
         target: row -> label, before `target_transform`.
-        address: where the folder is, when it is only at an agent.
-        promised: whether all this is only what an `OffloadableDataset` says of itself, or a rule of its class, so that
-            it is compared with what the dataset gives.
-        replicas: where several agents have the same folder, all of these, `address` among them.
-        roster: the folder that names the agents, `address` among them, where such a folder does.
+        address: the folder's address, if only an agent has it.
+        promised: True if all this is only a claim, by an `OffloadableDataset` or a rule of its class, so that it is
+            compared with the dataset's own samples.
+        replicas: addresses of all agents that have this folder, `address` among them, if there are several.
+        roster: the folder that names the agents, `address` among them, if there is one.
     """
 
     root: str | None
@@ -94,11 +94,11 @@ class Offloadable:
     """A dataset of N samples, taken apart: sample i is row `row_of[i]` of source `sources[source_of[i]]`.
 
     Args:
-        sources: the folders that its files lie in.
+        sources: the folders that hold its files.
         source_of: int16[N].
         row_of: int32[N].
-        owners: the datasets that the sources come from, one each, whose transforms the main process reads at every
-            epoch; they do not travel to spawned workers.
+        owners: the dataset of each source. The main process reads their transforms at every epoch; they do not travel
+            to spawned workers.
         outermost: the class of the user's dataset.
         whole: the dataset itself, which does not travel either.
     """
@@ -114,11 +114,11 @@ class Offloadable:
         return len(self.row_of)
 
     def position(self, index: Any) -> int:
-        """Which sample an index of the sampler is, in [0, N).
+        """Return the sample that an index of the sampler names, in [0, N).
 
         Raises:
-            TypeError, IndexError, ValueError: it is none, as torch's dataset would raise.
-            ConfigError: it is negative, and to the dataset itself it is not what it is to a list.
+            TypeError, IndexError, ValueError: the index is invalid, as torch's dataset would raise.
+            ConfigError: the index is negative, and this dataset does not count it from the end, as a list does.
         """
         length = len(self)
         if type(index) is not int:
@@ -138,7 +138,7 @@ class Offloadable:
         return index % length
 
     def locate(self, index: int) -> tuple[int, int]:
-        """(source, row) of a sample."""
+        """Return (source, row) of a sample."""
         return int(self.source_of.array[index]), int(self.row_of.array[index])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -146,4 +146,4 @@ class Offloadable:
 
 
 class NotOffloadable(Exception):
-    """Why a dataset runs as in a plain DataLoader; for reports, never raised at the user."""
+    """Reason why a dataset runs as in a plain DataLoader; for reports, never raised at the user."""

@@ -1,8 +1,8 @@
-"""Datasets that are known by their class: where each keeps its files and labels, and what opens the files.
+"""Datasets known by their class: the attributes that hold files and labels, and the function that opens the files.
 
-Each rule was read off a class's own `__getitem__`; classes that add to that are not taken for it. A class is named by
-its library and name, so nothing is imported to look for it. What a rule gives is compared with the dataset itself
-before the first epoch (`run/comparison.py`), since a release may change what a class does.
+Each rule was read off a class's own `__getitem__`; a subclass that adds to it is unknown. A class is named by library
+and name, so nothing is imported to look for it. A few samples are compared with the dataset's own before the first
+epoch (`run/comparison.py`), since a release may change what a class does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sophon_loader.pipeline.replaced import Replaced, replaced_in_dataset, repla
 
 Transforms = tuple[Transform | None, Transform | None]
 OWN = ("__getitem__", "__len__", "__getitems__", "key", "target")
-"""What a subclass must leave as it is, to be what its base is."""
+"""Members that a subclass must not override if its base's rule is to hold for it."""
 
 
 def _root(dataset: Any) -> Any:
@@ -34,23 +34,23 @@ def _root(dataset: Any) -> Any:
 
 
 def _above(dataset: Any) -> str:
-    """For classes whose `root` is a folder in the one that they were given."""
+    """Return the root of a class whose `root` is a folder inside the folder that the user gave."""
     return os.path.dirname(str(dataset.root))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How a class keeps what its samples are made of.
+    """The attributes of a class from which its samples are made.
 
     Args:
-        reads: the attributes that hold it.
+        reads: names of these attributes.
         parts: dataset -> (paths, labels), in the order of its indices.
         loader: the attribute with the function that opens a file; "" if the class opens it itself, as RGB.
-        as_it_is: whether the class, without a loader, opens a picture in the mode of its file.
-        joint: whether image and label go through `transforms` together.
+        as_it_is: True if the class, without a loader, opens a picture in the mode of its file.
+        joint: True if image and label go through `transforms` together.
         root: dataset -> the folder that holds its files.
-        compared: whether a few samples are compared with the dataset's own.
-        refuses: dataset -> what else stands in the way; "" for nothing.
+        compared: True if a few samples are compared with the dataset's own.
+        refuses: dataset -> another reason why it cannot be offloaded; "" if there is none.
     """
 
     reads: tuple[str, ...]
@@ -63,10 +63,10 @@ class Rule:
     refuses: Callable[[Any], str] = lambda dataset: ""
 
     def source(self, dataset: Any) -> Source:
-        """The dataset taken apart.
+        """Take the dataset apart.
 
         Raises:
-            NotOffloadable: something stands in the way.
+            NotOffloadable: the dataset cannot be offloaded; the text says why.
         """
         name = type(dataset).__name__
         try:
@@ -93,7 +93,7 @@ class Rule:
                 f"{name} opens each picture in its file's own mode, not as RGB; begin its transform with "
                 "torchvision.transforms.v2.RGB(), or use sophon_loader.FileDataset"
             )
-        # The default one opens a file by the other, unless torchvision is told to use accimage.
+        # The default one opens a file by the other, unless torchvision is set to use accimage.
         if opens is not pil_loader and (opens not in (None, default_loader) or get_image_backend() != "PIL"):
             raise NotOffloadable(
                 f"{name} does not use torchvision's default loader with Pillow; leave out its loader=, and move what "
@@ -101,12 +101,12 @@ class Rule:
             )
 
     def _opens(self, dataset: Any) -> Any:
-        """What opens its files; None for Pillow without a conversion."""
+        """Return the function that opens its files; None for Pillow without a conversion."""
         usual = None if self.as_it_is else default_loader
         return getattr(dataset, self.loader, usual) if self.loader else usual
 
     def look(self, dataset: Any) -> list[Any]:
-        """What `source` reads of it, to be compared later."""
+        """Return everything that `source` reads of the dataset, to be compared later."""
         opens = self._opens(dataset)
         mode = [_begins_with_rgb(dataset.transform)] if opens is None else []
         joint = [dataset.transforms] if self.joint else []
@@ -119,22 +119,22 @@ class Rule:
             return []
 
     def holds(self, dataset: Any) -> tuple[str, ...]:
-        """The attributes that hold its transforms."""
+        """Return the names of the attributes that hold its transforms."""
         if not self.joint:
             return "transform", "target_transform"
         return () if dataset.transforms is None else ("transforms.transform", "transforms.target_transform")
 
     @property
     def holds_samples(self) -> tuple[str, ...]:
-        """The attributes that hold its files and labels, what opens the files, and what takes both together."""
+        """Return the attributes that hold or open its files, hold its labels, or transform image and label together."""
         return (*self.reads, *((self.loader,) if self.loader else ()), *(("transforms",) if self.joint else ()))
 
     def opens_as_rgb(self, dataset: Any) -> bool:
-        """Whether its pictures are RGB, by what opens them or by the first step of the transform as it is now."""
+        """Return True if its pictures are RGB, by the function that opens them or by the transform's first step now."""
         return self._opens(dataset) is not None or _begins_with_rgb(dataset.transform)
 
     def transforms(self, dataset: Any) -> Transforms:
-        """Its transform and target transform, as they are now."""
+        """Return (transform, target transform), as they are now."""
         if not self.joint:
             return dataset.transform, dataset.target_transform
         both = dataset.transforms
@@ -142,7 +142,7 @@ class Rule:
 
 
 class OurRule(Rule):
-    """For the datasets of this package, which say themselves what they are made of."""
+    """Rule for the datasets of this package, which have a `source` themselves."""
 
     def source(self, dataset: Any) -> Source:
         """See `Rule`."""
@@ -174,7 +174,7 @@ def _unzipped(pairs: Any) -> tuple[Sequence[Any], Any]:
 
 
 def _columns(names: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> Sequence[Any]:
-    """Labels of one kind as they are, of several as tuples."""
+    """Return labels of one kind as they are, of several kinds as tuples."""
     chosen = [columns[name] for name in names]
     return chosen[0] if len(chosen) == 1 else list(zip(*chosen, strict=True))
 
@@ -272,7 +272,7 @@ _RULES: dict[tuple[str, str], Rule] = {
 
 
 def _known(dataset: Any) -> tuple[type, Rule] | None:
-    """The nearest base of a dataset's class that has a rule."""
+    """Return the nearest base of a dataset's class that has a rule, and the rule."""
     for base in type(dataset).__mro__:
         rule = _RULES.get((base.__module__.partition(".")[0], base.__name__))
         if rule is not None:
@@ -281,7 +281,7 @@ def _known(dataset: Any) -> tuple[type, Rule] | None:
 
 
 def own_parts(dataset: Any) -> list[str]:
-    """What the class of a dataset does in another way than its base that is known here."""
+    """Return the members of `OWN` that a dataset's class overrides."""
     known, cls = _known(dataset), type(dataset)
     if known is None:
         return []
@@ -290,11 +290,13 @@ def own_parts(dataset: Any) -> list[str]:
 
 
 def replaced_under(dataset: Any) -> Replaced | None:
-    """What a program has replaced of that by which a dataset is known to make its samples; None if nothing, or if the
-    dataset is not known at all.
+    """Return the replaced function that a known dataset calls to make its samples.
 
     Args:
         dataset: one that holds samples.
+
+    Returns:
+        None if nothing was replaced, or the dataset is not known.
     """
     classes = known_classes(dataset)
     if not classes and not isinstance(dataset, OffloadableDataset):
@@ -303,12 +305,12 @@ def replaced_under(dataset: Any) -> Replaced | None:
 
 
 def known_classes(dataset: Any) -> list[type]:
-    """The classes with a rule that a dataset's samples are made by, timm's reader too; [] if it is not known."""
+    """Return the classes with a rule that make a dataset's samples, timm's reader too; [] if it is not known."""
     known = _known(dataset)
     return [] if known is None else [known[0], type(getattr(dataset, "reader", None))]
 
 
 def rule_of(dataset: Any) -> Rule | None:
-    """The rule for a dataset; None if its class is not known, or does something of its own."""
+    """Return the rule for a dataset; None if its class is not known, or overrides a member of `OWN`."""
     known = _known(dataset)
     return None if known is None or own_parts(dataset) else known[1]

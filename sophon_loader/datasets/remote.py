@@ -32,17 +32,17 @@ from sophon_loader.routes.roster import LOOK_S, Roster, able
 from sophon_loader.routes.waiting import awaited
 
 _AT_ONCE = 64
-"""Agents that are asked for their files at a time."""
+"""Maximum number of agents whose files are listed at the same time."""
 
 
 class RemoteImages(VisionDataset):  # type: ignore[misc]
-    """What datasets share whose files the agent lists and sends.
+    """Base of the datasets whose files an agent lists and sends.
 
     Args:
-        agent: its address, with a folder; or those of several agents, which have the files together, as a list, a name,
-            a folder in which agents announce themselves, or a Ray cluster.
+        agent: its address, with a folder. For several agents, which have the files together: a list, a name, a folder
+            in which agents announce themselves, or a Ray cluster.
         transform, target_transform: as for ImageFolder.
-        options: time-outs, the key if the agent has keys, and how long to wait for one that is missing.
+        options: time-outs, the key if the agent has keys, and how long to wait for an agent that is missing.
 
     Attributes:
         shared_keys: row -> path relative to the address's folder.
@@ -67,19 +67,19 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
         self.address = self.addresses[0]
         may_be_several = len(texts) == 1 and (names_roster(self.address) or has_name(self.address))
         self._named = self.address if may_be_several else None
-        """What the user wrote, where that may name several agents."""
+        """The user's `agent`, if it may name several agents."""
         self._connections: tuple[int, dict[Address, Connection]] = 0, {}
 
     def listed(self, ask: Callable[[Connection, float], Listed]) -> list[Listed]:
-        """What the agents list, once they are there: each list that differs from those before it.
+        """Return the agents' lists, once the agents are there: each list that differs from those before it.
 
-        One that is missing is not waited for where all others list the same, since it is a replica of them then.
+        If all other agents list the same, a missing one is their replica and is not waited for.
 
         Args:
-            ask: takes a connection, and how long the answer may take, in seconds; a silent agent is given up before.
+            ask: (connection, time limit in seconds) -> list. A silent agent is given up earlier.
 
         Raises:
-            SampleMissing: there is no such folder; the text says which there are.
+            SampleMissing: there is no such folder; the text names the folders of the export.
         """
 
         def attempt(addresses: Sequence[Address]) -> Listed | SophonError:
@@ -119,10 +119,10 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
         return awaited(listings, ", ".join(map(str, self.addresses)), self.options)
 
     def _members(self, roster: Roster) -> list[tuple[Address, ...]]:
-        """The addresses of each agent that a roster names now.
+        """Return the addresses of each agent that a roster names now.
 
         Raises:
-            AgentUnreachable: it names none that serves the export.
+            AgentUnreachable: the roster names no agent that serves the export.
         """
         named = self._named
         assert named is not None, "there is a roster"
@@ -160,14 +160,14 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
 
     @property
     def source(self) -> Source:
-        """What of it can be offloaded."""
+        """The folder, keys and labels that can be offloaded."""
         if names_roster(self.address):
             return Source(None, self.shared_keys, self.label, self.addresses[0], roster=self.address)
         several = self.addresses if len(self.addresses) > 1 and self._named is None else ()
         return Source(None, self.shared_keys, self.label, self.address, replicas=several)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        """One sample, with the file fetched from the agent and everything run here."""
+        """Fetch the sample's file from the agent and run the transforms here."""
         index = as_int(index)
         if not -len(self) <= index < len(self):
             raise IndexError(f"index must be below {len(self)}, got {index}")
@@ -184,7 +184,7 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
         )
 
     def _file(self, key: str) -> bytes:
-        """A file, from the first agent that has it; those that a roster names by now are asked last."""
+        """Return a file from the first agent that has it; agents that joined the roster since are asked last."""
         failed: SophonError | None = None
         for address in itertools.chain(self.addresses, self._come_since()):
             try:
@@ -197,7 +197,7 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
         raise failed
 
     def _come_since(self) -> Iterator[Address]:
-        """Agents that have come since the files were listed, where a roster names them."""
+        """Yield agents that a roster names now, but did not when the files were listed."""
         if self._named is not None:
             known, roster = set(self.addresses), roster_of(self._named, wait_s=LOOK_S)
             with contextlib.suppress(AgentUnreachable):
@@ -221,11 +221,12 @@ class RemoteImageFolder(RemoteImages):
     """torchvision's ImageFolder for a host that does not mount the data: the agent lists and sends the files.
 
     Args:
-        agent: `tcp://host:port/export[/folder]`, a folder with one subfolder per class; or a list of such, a name with
-            several addresses, or `file:///FOLDER/export[/folder]` of agents that announce themselves: the dataset is
-            the union of the files that they have now, and a loader uses all of the agents.
+        agent: `tcp://host:port/export[/folder]`, a folder with one subfolder per class. For several agents: a list of
+            such addresses, a name that resolves to several, or `file:///FOLDER/export[/folder]` of agents that announce
+            themselves. The dataset is then the union of the files that they have now, and a loader uses all of the
+            agents.
         transform, target_transform: as for ImageFolder.
-        options: time-outs, the key if the agent has keys, and how long to wait for one that is missing.
+        options: time-outs, the key if the agent has keys, and how long to wait for an agent that is missing.
 
     Example:
         address = "tcp://fileserver:5555/imagenet/train"
@@ -274,7 +275,7 @@ class RemoteImageFolder(RemoteImages):
 
     @property
     def samples(self) -> list[tuple[str, int]]:
-        """(address of the file, class index) of every sample; made anew at each access."""
+        """(address of the file, class index) of every sample; a new list at each access."""
         return [(f"{self.address}/{self.shared_keys[i]}", t) for i, t in enumerate(self.targets)]
 
     @property

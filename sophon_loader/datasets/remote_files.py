@@ -28,8 +28,8 @@ from sophon_loader.wire.samples import EVERY
 
 Members = dict[str, bytes]
 _PATIENCE = 6
-"""Times longer than the listing of an ImageFolder may take: the agent reads a member of each sample, a million in 30 s
-from memory, and more slowly from a disk.
+"""Time limit, as a multiple of that for listing an ImageFolder: the agent reads a member of each sample, a million in
+30 s from memory, and more slowly from a disk.
 """
 
 
@@ -54,8 +54,8 @@ class RemoteFiles(RemoteImages):
         dataset = RemoteFiles(address, transform, target="cls")
         loader = OffloadingDataLoader(dataset, batch_size=256, shuffle=True, agent=address)
 
-    Samples are in the order of their folders' names and, in a folder, of their own. `keys` are their pictures' paths
-    below the address, `targets` their labels. `dataset[i]` fetches one picture, and works without OffloadingDataLoader.
+    Samples are ordered by folder name, then by their own name. `keys` are the paths of their pictures below the
+    address, `targets` their labels. `dataset[i]` fetches one picture, and works without OffloadingDataLoader.
 
     Raises:
         ConfigError: the address, `target` or `image` is malformed.
@@ -93,7 +93,7 @@ class RemoteFiles(RemoteImages):
     def _found(
         self, member: str, picture: str, target: str | Callable[[Members], Any]
     ) -> tuple[list[_Samples], list[str], list[Any]]:
-        """The listings of all agents, and the key and the label of each sample in them."""
+        """Return the listings of all agents, and the key and the label of each sample in them."""
         listed = self.listed(lambda connection, timeout_s: connection.samples(member, picture, _PATIENCE * timeout_s))
         each = [_Samples(one.tree(), member, one.address) for one in listed]
         keys, labels = [], []
@@ -109,7 +109,7 @@ class RemoteFiles(RemoteImages):
 
     @property
     def keys(self) -> list[str]:
-        """The path of every sample's picture below the address; made anew at each access."""
+        """Path of every sample's picture below the address; a new list at each access."""
         return [self.shared_keys[row] for row in range(len(self))]
 
     @property
@@ -120,22 +120,22 @@ class RemoteFiles(RemoteImages):
 
 @dataclass
 class _Samples:
-    """(path of the picture, members whose contents were sent; None for one that is not there), out of a listing.
+    """(path of the picture, {member: its contents; None if the sample lacks it}), out of a listing.
 
     Raises:
-        MalformedMessage: it is none.
+        MalformedMessage: the listing is malformed.
     """
 
     tree: list[tuple[str, list[str]]]
     member: str
     address: Any
     pictures: int = 0
-    """Pictures that are in no sample."""
+    """Number of pictures that are in no sample."""
     first_picture: str = ""
     are_alike: bool = True
-    """Whether all pictures that are in no sample are the same member."""
+    """True if all pictures that are in no sample are the same member."""
     groups: int = 0
-    """Groups of files that have no picture at all."""
+    """Number of groups of files without a picture."""
     first_group: str = ""
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, str | None]]]:
@@ -166,14 +166,14 @@ class _Samples:
 
     @property
     def first_member(self) -> str:
-        """What follows the first dot in the name of the first picture that is in no sample; "" if there is none."""
+        """Member name of the first picture that is in no sample; "" if there is none."""
         return _member(self.first_picture)
 
     def left_out(self, image: str) -> Iterator[str]:
-        """What is in no sample, each with its remedy; known once all samples have come.
+        """Yield a text for each kind of file that is in no sample, with its remedy; complete once all samples are read.
 
         Args:
-            image: the member that is to be the picture; "" for the usual ones.
+            image: member name of the picture; "" for the usual ones.
         """
         if self.pictures:
             begin = f"{self.pictures} pictures in {self.address} are in no sample, the first {self.first_picture!r}: "
@@ -203,7 +203,7 @@ def _member(path: str) -> str:
 
 
 def _only_picture(each: Sequence[_Samples]) -> str:
-    """The member that all pictures are, where none is in a sample; "" if they differ, or cannot be named by `image`.
+    """Return the member that all pictures are, if none is in a sample; "" if they differ or `image` cannot name it.
 
     Args:
         each: the listings, read to their ends.
@@ -218,10 +218,10 @@ def _parsed_text(content: bytes) -> str:
 
 
 def _together(each: Sequence[_Samples]) -> list[tuple[str, dict[str, str | None]]]:
-    """The samples of several agents, in the order in which one that has all of them would list them.
+    """Return the samples of several agents, in the order of an agent that has all of them.
 
     Raises:
-        SampleDiffers: one is not the same at all agents that have it.
+        SampleDiffers: two agents have different versions of a sample.
     """
     found: dict[str, dict[str, str | None]] = {}
     for samples in each:

@@ -13,15 +13,15 @@ from sophon_loader.host.shared import SharedStrings
 
 
 def checked_key(key: Any, name: str, row: int) -> str:
-    """A key that a user has given.
+    """Check a key given by the user, and return it.
 
     Args:
         key: the path.
-        name: of what has given it, for the error.
-        row: that it is of.
+        name: the value's name in an error, with `{}` for the row.
+        row: the key's row.
 
     Raises:
-        ConfigError: it is no path relative to the root.
+        ConfigError: the key is not a path relative to the root.
     """
     if type(key) is not str:
         raise ConfigError(
@@ -46,36 +46,37 @@ class Calls:
     function: Callable[[int], str]
 
     def __getitem__(self, row: int) -> str:
-        """The key of a row.
+        """Return the key of a row.
 
         Raises:
-            ConfigError: it is no path relative to the root.
+            ConfigError: the key is not a path relative to the root.
         """
         return checked_key(self.function(row), "key({})", row)
 
     def unlike(self, index: int, length: int) -> str:
-        """Why a negative index does not count from the end for the dataset itself; "" if it does.
+        """Return the reason why the dataset does not count a negative index from the end; "" if it does.
 
         Args:
             index: below 0.
-            length: of the dataset.
+            length: number of the dataset's samples.
         """
         row = index % length
         return "" if self[index] == self[row] else f"key({index}) is not key({row})"
 
     def fingerprint(self) -> bytes:
-        """The same for all: what the user's code will say of each row is not known beforehand."""
+        """Return a constant: the keys are unknown before the user's code is called for each row."""
         return b"calls"
 
 
 def keys_of(files: Iterable[Any], root: str) -> SharedStrings:
-    """The keys of files that a user has listed.
+    """Return the keys of the files that a user has listed.
 
     Args:
         files: paths relative to `root`, or absolute ones below it.
+        root: the folder that holds all files.
 
     Raises:
-        ConfigError: one is neither.
+        ConfigError: a path is neither.
     """
     below = os.path.join(root, "")
 
@@ -88,10 +89,10 @@ def keys_of(files: Iterable[Any], root: str) -> SharedStrings:
 
 
 def keys_below(paths: Sequence[Any], root: str) -> SharedStrings:
-    """The keys of a library's dataset, whose paths begin with its root, as it is or as `pathlib` writes it.
+    """Return the keys of a library's dataset, whose paths begin with its root, as given or as `pathlib` writes it.
 
     Raises:
-        ValueError: one does not.
+        ValueError: a path does not begin with the root.
     """
     try:
         return SharedStrings(map(os.fspath, paths), os.path.join(root, ""))

@@ -1,4 +1,4 @@
-"""Which datasets can be offloaded: taking them apart into arrays that all workers share."""
+"""Takes datasets that can be offloaded apart, into arrays that all workers share."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def offloadable(dataset: Any) -> Offloadable:
 
     Args:
         dataset: one whose class is known (`recognised.py`), an `OffloadableDataset`, or a Subset or ConcatDataset of
-            such.
+            these.
 
     Raises:
-        NotOffloadable: it is none of these; the text says what is missing.
+        NotOffloadable: it is something else; the text says what is missing.
     """
     owned, of, rows = _parts(dataset)
     sources, owners = zip(*owned, strict=True) if owned else ((), ())
@@ -56,7 +56,7 @@ def _parts(dataset: Any) -> _Parts:
 
 
 def _see_negative(indices: list[int], keys: Any, length: int) -> None:
-    """See that what counts from the end here does so for the dataset itself, whose rule only its own code knows."""
+    """Check that negative indices count from the end in the dataset itself; only its own code knows that."""
     for index in indices if isinstance(keys, Calls) else ():
         try:
             why = keys.unlike(index, length)
@@ -95,11 +95,11 @@ def _source(dataset: Any) -> tuple[Source, int]:
 
 
 _ONLY = "samples with masks, boxes or several pictures, or not opened by Pillow as RGB, gain nothing by an agent"
-"""What giving a class these members would not change: said before somebody does."""
+"""Reason not to add these members to a class that would gain nothing; part of the warning about missing ones."""
 
 
 def _why(dataset: Any) -> str:
-    """Why a dataset is not offloaded that has no rule and does not keep to the protocol, and what would help."""
+    """Return the reason why a dataset without a rule and without the protocol is not offloaded, and the remedy."""
     name = type(dataset).__name__
     if no_gain := why_no_gain(dataset):
         return f"{name} runs as in DataLoader: {no_gain}"

@@ -1,4 +1,4 @@
-"""What several agents list, as one."""
+"""Merges the lists of several agents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Tree = list[tuple[str, list[str]]]
 
 
 def union_of_trees(trees: Sequence[Tree]) -> Tree:
-    """The tree of an ImageFolder that has the files of all, in its order: by folder, and then by name.
+    """Return the tree of an ImageFolder that has the files of all trees, in its order: by folder, then by name.
 
     Args:
         trees: at least one, each in that order.

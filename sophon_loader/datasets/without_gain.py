@@ -1,7 +1,7 @@
-"""Which kind of dataset gains nothing, and what could be done: for the first warning, so that nobody edits in vain.
+"""Kinds of datasets that gain nothing, with remedies; the first warning names them, so that no user edits for nothing.
 
 A kind is read off the class: its name in torchvision, and the libraries that its `__getitem__` names. Nothing of the
-dataset runs, and what is read decides only the words.
+dataset runs, and the kind decides only the words.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KINDS = {
         "open them as PIL.Image.open(path).convert('RGB') to gain, if other pixels do no harm",
     ),
 }
-"""Why a kind gains nothing, and what could be done."""
+"""Kind -> (reason why it gains nothing, remedy)."""
 _LIBRARIES = {
     "video": ("av", "decord", "torchcodec"),
     "audio": ("torchaudio", "soundfile", "librosa"),
@@ -39,7 +39,7 @@ _LIBRARIES = {
     "records": ("h5py", "lmdb", "pyarrow", "zarr"),
     "opener": ("cv2", "imageio", "skimage", "tifffile", "rasterio"),
 }
-"""Kind -> libraries whose use in a `__getitem__` tells it."""
+"""Kind -> libraries whose use in a `__getitem__` shows the kind."""
 _CLASSES = {
     "video": ("HMDB51", "Kinetics", "MovingMNIST", "UCF101"),
     "memory": (
@@ -56,11 +56,11 @@ _CLASSES = {
         *("Kitti2015Stereo", "LFWPairs", "Middlebury2014Stereo", "SceneFlowStereo", "SintelStereo"),
     ),
 }
-"""Kind -> torchvision's classes."""
+"""Kind -> torchvision's classes of that kind."""
 
 
 def why_no_gain(dataset: Any) -> str:
-    """Why a dataset gains nothing by its kind, and what could be done; "" where its class tells no such kind.
+    """Return the reason why a dataset's kind gains nothing, and the remedy; "" if its class shows no such kind.
 
     Example:
         >>> why_no_gain(CIFAR10("data"))
@@ -93,7 +93,7 @@ def _kind(dataset: Any) -> str:
 
 
 def _libraries(method: Callable[..., Any] | None) -> set[str]:
-    """Top names of the modules that a method names: as globals, or imported in it."""
+    """Return the top-level names of the modules that a method uses, as globals or imported in it."""
     code, named = getattr(method, "__code__", None), getattr(method, "__globals__", {})
     if code is None:
         return set()

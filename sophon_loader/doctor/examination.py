@@ -1,4 +1,4 @@
-"""Why an agent cannot be used, or what it would bring, each with the next thing to do."""
+"""Checks of agents: the reasons why one cannot be used, or its gain, each with the next step."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ _TO_DO = {
     SETTINGS: "leave Pillow's own settings as they are in the training, or give no agent",
     OPENERS: "leave Pillow's own openers of formats as they are in the training",
 }
-"""For what is unlike and neither a release nor a switch of torch's, which `remedy_for` knows."""
+"""Remedies for differences other than releases and switches of torch's, which `remedy_for` knows."""
 _RAISED = (Exception, SystemExit)
-"""What the user's code raises; a module that reads a command line of its own ends the program by the second."""
+"""Exceptions of the user's code. A module that reads a command line of its own ends the program by the second."""
 _LEAST = 1.05
-"""How many times as many samples/s are worth an agent."""
+"""Minimum factor in samples/s that an agent is worth."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one look has found.
+    """Result of one check.
 
     Args:
-        what: was looked at.
-        said: what was found.
-        next: what to do; "" where all is well.
-        stops: whether nothing more can be looked at before that is done.
+        what: what was checked.
+        said: result of the check.
+        next: the user's next step; "" if all is well.
+        stops: True if nothing more can be checked before that step.
     """
 
     what: str
@@ -69,13 +69,13 @@ class Finding:
 def examine(
     addresses: Sequence[str], dataset: str | None, options: OffloadOptions, seconds: float
 ) -> Iterator[Finding]:
-    """Look at agents, and at what they would do for a dataset; the first look that fails is the last.
+    """Check agents, and their gain for a dataset; the first check that fails is the last.
 
     Args:
         addresses: of the agents, or one that names them, as `agent=` takes them.
-        dataset: `module:function`, which makes it; None to look at the agent alone.
+        dataset: `module:function`, which makes it; None to check the agent alone.
         options: time-outs, and the key.
-        seconds: how long to measure.
+        seconds: duration of a measurement.
     """
     agents = itertools.chain.from_iterable(_of_agents(one, options) for one in addresses)
     for found in itertools.chain(agents, _of_dataset(addresses, dataset, options, seconds)):
@@ -85,7 +85,7 @@ def examine(
 
 
 def _of_agents(address: str, options: OffloadOptions) -> Iterator[Finding]:
-    """Each agent that an address names: one, those of a folder, or those behind a name."""
+    """Check each agent that an address names: one, those of a folder, or those behind a name."""
     if address == "local":
         todo = "give that to OffloadingDataLoader(agent=...) and print report(), or give the address of another agent"
         yield Finding("the address", "there is nothing to be reached: the loader starts that agent itself", todo, True)
@@ -231,7 +231,7 @@ def _of_dataset(
 
 
 def _of_pictures(told: Sequence[str]) -> Iterator[Finding]:
-    """What a dataset of a class that is not known gains without an agent: notes of its loader's first batches."""
+    """Yield an unknown dataset's gain without an agent: notes of its loader's first batches."""
     for note in told:
         yield Finding("pictures of the first samples", *(_parted(note) if "; " in note else (note,)))
 
@@ -247,7 +247,7 @@ def _made(name: str) -> Any:
 def _worth(
     loader: Any, dataset: Any, options: OffloadOptions, agent: Any, how: dict[str, Any], seconds: float
 ) -> Iterator[Finding]:
-    """What the agent brings, in turns with what comes without."""
+    """Measure the rates with and without the agent, in turns."""
     plain: Any
     if all(source.root is not None for source in loader._engine.data.sources):
         plain, name = DataLoader(dataset, **how), "torch's DataLoader over the mounted files"
@@ -281,7 +281,7 @@ def _worth(
 
 
 def _rate(loader: Any, seconds: float) -> float:
-    """Samples per second, from the first batch on."""
+    """Return samples/s, from the first batch on."""
     samples, began_s = 0, 0.0
     for batch in loader:
         now_s = time.monotonic()
@@ -303,6 +303,6 @@ def _failed(what: str, error: BaseException) -> Finding:
 
 
 def _parted(text: str) -> tuple[str, str]:
-    """An error's text: what is wrong, and what to do, which stands behind its last semicolon."""
+    """Split an error's text into what is wrong and the remedy, which follows its last semicolon."""
     said, _, todo = text.strip().rpartition("; ")
     return (said, todo.rstrip(".")) if said else (todo, "see docs/failures.md")

@@ -1,1 +1,1 @@
-"""How a value at the cut is written on the wire: one file per encoding, all of them lossless."""
+"""Lossless encodings of a value at the cut for the wire, one file per encoding."""

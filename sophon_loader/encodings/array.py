@@ -21,13 +21,13 @@ from sophon_loader.encodings.estimate import Exact, UsedAt
 from sophon_loader.errors import EncodingError
 
 MAX_DIMS = 16
-"""Dimensions of a value: more than any picture, clip or batch of them has."""
+"""Maximum number of dimensions of a value: more than any picture, clip or batch of them has."""
 MAX_SPAN_NBYTES = 1 << 30
-"""How far apart the first and the last byte of a value may lie."""
+"""Maximum distance between the first and the last byte of a value, in bytes."""
 MAX_ELEMENTS = 1 << 32
-"""Elements of a value, those of expanded dimensions counted: a short payload must not become a huge value."""
+"""Maximum number of elements, with those of expanded dimensions: a short payload must not become a huge value."""
 _MAX_SIZE = 1 << 40
-"""Sizes and strides off the wire are below: products of a few of them stay cheap to calculate with."""
+"""Upper bound of sizes and strides off the wire, so that products of a few of them are cheap to calculate."""
 _KINDS: dict[str, type] = {
     "tensor": torch.Tensor,
     "ndarray": np.ndarray,
@@ -46,7 +46,7 @@ _BOX_ATTRIBUTES = frozenset(("format", "canvas_size", "clamping_mode"))
 
 
 class ArrayEncoding(Encoding):
-    """Meta: `kind`, `dtype`, `shape`, `strides` (in elements), and what only some kinds have.
+    """Meta: `kind`, `dtype`, `shape`, `strides` (in elements), and fields of some kinds only.
 
     A tensor of the kind `boxes` has `format`, `canvas`, `clamping`; a big-endian array has `swapped`. Payload: the
     elements in the order in which they lie in memory, little-endian, without gaps; dimensions of stride 0 once.
@@ -107,19 +107,19 @@ def _elements(array: np.ndarray[Any, Any]) -> list[int]:
 
 
 def _fits(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
-    """Whether the sizes are within limits and no two elements overlap, other than by a stride of 0."""
+    """Return True if the sizes are within limits, and no two elements overlap except by a stride of 0."""
     if len(shape) > MAX_DIMS or math.prod(shape) > MAX_ELEMENTS:
         return False
     span = 1
     for stride, n in sorted((abs(stride), n) for n, stride in zip(shape, strides, strict=True) if n > 1 and stride):
         if stride < span:
-            return not math.prod(shape)  # nothing overlaps where nothing is
+            return not math.prod(shape)  # nothing overlaps in an empty value
         span += (n - 1) * stride
     return span * itemsize <= MAX_SPAN_NBYTES or not math.prod(shape)
 
 
 def _in_memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Dimensions from the slowest to the fastest, and the sizes sent (1 for an expanded dimension)."""
+    """Return the dimensions from the slowest to the fastest, and the sizes sent (1 for an expanded dimension)."""
     order = sorted(range(len(shape)), key=lambda d: -abs(strides[d]))
     sent = []
     for n, stride in zip(shape, strides, strict=True):
@@ -137,7 +137,7 @@ def _tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
 
 
 def _flipped(array: np.ndarray[Any, Any], strides: Sequence[int]) -> np.ndarray[Any, Any]:
-    """The array with its dimensions of negative stride the other way round."""
+    """Return the array with its dimensions of negative stride reversed."""
     if min(strides, default=0) >= 0:
         return array
     return array[tuple(slice(None, None, -1 if stride < 0 else 1) for stride in strides)]

@@ -1,4 +1,4 @@
-"""Which encodings there are: one line each, without importing what implements them.
+"""Lists the encodings, one line each, without importing their implementations.
 
 The agent's broker and command line ask for names and load neither torch nor numpy. Packages outside add encodings
 through the entry point group `sophon_loader.encodings`.
@@ -18,26 +18,26 @@ from sophon_loader import native
 
 ENTRY_POINTS = "sophon_loader.encodings"
 PLAIN = ("pixels", "array")
-"""How a value crosses as it is: images as the first, tensors and arrays as the second. A plan names the first for
-both, and the agent takes the other where the value is no image."""
+"""Encodings of a value as it is: the first for images, the second for tensors and arrays. A plan names the first for
+both, and the agent takes the second if the value is not an image."""
 
 INFO_CLASSES = "info-classes"
-"""No encoding, though it stands among those that a loader accepts: it then reads an image's `info` with Pillow's own
-classes in it. Loaders and agents from before know nothing of it."""
+"""Not an encoding, but listed among those that a loader accepts. Such a loader reads Pillow's own classes in an image's
+`info`. Older loaders and agents do not know it."""
 
 
 ANY_PART = "any-part"
-"""No encoding either: the loader takes the part of a file that any of its ops reads, with the file's metadata where an
-image's `info` has to go along. Loaders from before take the part that op 1 reads, if that is one of some crops; they
-are sent none."""
+"""Not an encoding either. Such a loader takes the part of a file that any of its ops reads, with the file's metadata if
+an image's `info` has to be sent. Older loaders take only the part that op 1 reads, if op 1 is one of some crops; agents
+send them no other parts."""
 
 
 def _lacking(package: str, module: str = "") -> str:
-    """Why an encoding cannot be used that stands on another package; "" where it can. Imports nothing.
+    """Return the reason why an encoding's package cannot be used; "" if it can. Imports nothing.
 
     Args:
-        package: its name.
-        module: the file's name of that part of it which not every version has.
+        package: the name of the package that the encoding needs.
+        module: file name of a module in it that not every version has.
     """
     spec = find_spec(package)
     if spec is None:
@@ -58,7 +58,7 @@ class Line:
     Args:
         name: the name of its byte format, for ever.
         where: its class, as `module:Class`.
-        missing: why it cannot be used on this host; empty where it can.
+        missing: reason why it cannot be used on this host; empty if it can.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Line:
 
 
 EncodingName = Literal["file", "pixels", "array", "roi-jpeg", "webp", "htj2k", "jpegls", "jxl", "lepton", "roi-lepton"]
-"""Names that editors complete and type checkers know: those of `CATALOGUE`."""
+"""Names in `CATALOGUE`, for editors and type checkers."""
 CATALOGUE = (
     Line("file", "sophon_loader.encodings.file:FileEncoding"),
     Line("pixels", "sophon_loader.encodings.pixels:PixelsEncoding"),
@@ -80,28 +80,28 @@ CATALOGUE = (
     Line("lepton", "sophon_loader.encodings.lepton:LeptonEncoding", missing=_NO_LEPTON),
     Line("roi-lepton", "sophon_loader.encodings.roi_lepton:RoiLeptonEncoding", missing=_NO_LEPTON),
 )
-"""In the order in which a table lists their choices."""
+"""Encodings of this package, in the order of the columns in a table of choices."""
 
 
 @cache
 def entries() -> dict[str, EntryPoint]:
-    """What loads the class of each encoding that can be used on this host, by name."""
+    """Return the entry point of each encoding that can be used on this host, by name."""
     own = [EntryPoint(line.name, line.where, ENTRY_POINTS) for line in CATALOGUE if not line.missing]
     return {entry.name: entry for entry in (*own, *entry_points(group=ENTRY_POINTS))}
 
 
 def encoding_names() -> tuple[str, ...]:
-    """Every encoding that can be used on this host."""
+    """Return the names of all encodings that can be used on this host."""
     return tuple(entries())
 
 
 def missing() -> dict[str, str]:
-    """Encodings that cannot be used on this host, and why."""
+    """Return name -> reason, for encodings that cannot be used on this host."""
     return {line.name: line.missing for line in CATALOGUE if line.missing}
 
 
 def usable(allowed: Collection[str], offered: Sequence[str]) -> tuple[str, ...]:
-    """The one set of names that may cross: what the user allows and the agent offers, and `file` in any case.
+    """Return the names that may cross: those that the user allows and the agent offers, and always `file`.
 
     Args:
         allowed: names that the user allows.

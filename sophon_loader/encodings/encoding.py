@@ -12,9 +12,9 @@ if TYPE_CHECKING:  # it needs numpy, which the agent's broker does without
     from sophon_loader.encodings.estimate import Exact, Fitted, UsedAt
 
 MAX_PIXELS = 1 << 28
-"""No image on the wire has more px (Pillow's own bomb limit is about 1.8e8)."""
+"""Maximum size of an image on the wire, in px (Pillow's own bomb limit is about 1.8e8)."""
 MAX_SIDE_PX = 1 << 20
-"""Neither width nor height is larger: Pillow keeps a pointer per row, even of an image without columns."""
+"""Maximum width and height: Pillow keeps a pointer per row, even of an image without columns."""
 
 Payload = bytes | bytearray | memoryview
 
@@ -62,9 +62,9 @@ class Encoding(Protocol):
                 return Image.frombytes("L", (width, height), payload)
 
     Attributes:
-        name: stands for this byte format for ever.
-        used_at: where plans may use it; None: nowhere unless a policy names it.
-        estimate: how its size and CPU time are known beforehand; None: not at all, and `auto` never chooses it.
+        name: identifies this byte format for ever.
+        used_at: where plans may use it; None: only if a policy names it.
+        estimate: method to estimate its size and CPU time; None: unknown, so `auto` never chooses it.
     """
 
     name: str
@@ -72,32 +72,32 @@ class Encoding(Protocol):
     estimate: Exact | Fitted | None = None
 
     def accepts(self, value: Any) -> bool:
-        """Whether `value` can be encoded."""
+        """Return True if `value` can be encoded."""
 
     def encode(self, value: Any) -> Encoded:
-        """Write a value that `accepts` took.
+        """Encode a value that `accepts` took.
 
         Raises:
-            EncodingError: it would not come back as it is; the agent sends the file in its place.
+            EncodingError: decoding would not give the same value; the agent sends the file instead.
         """
 
     def decode(self, meta: dict[str, Any], payload: Payload) -> Any:
-        """Read a value back; never keeps a reference to `payload`.
+        """Return the value; never keeps a reference to `payload`.
 
         Args:
-            meta: that of `encode`, as it came over the wire.
-            payload: that of `encode`.
+            meta: written by `encode`, as it arrived.
+            payload: written by `encode`.
 
         Raises:
-            EncodingError: `meta` and `payload` are not what `encode` writes.
+            EncodingError: `encode` does not write such `meta` and `payload`.
         """
 
 
 def image_size(meta: dict[str, Any]) -> tuple[int, int]:
-    """The (width, height) of an image from its meta.
+    """Return (width, height) of an image, in px, from its meta.
 
     Raises:
-        EncodingError: missing, not two numbers from 0 on, or over a limit.
+        EncodingError: `size` is missing, not two numbers from 0 on, or over a limit.
     """
     size = meta.get("size")
     if not (isinstance(size, (list, tuple)) and len(size) == 2 and all(type(n) is int for n in size)):
@@ -109,7 +109,7 @@ def image_size(meta: dict[str, Any]) -> tuple[int, int]:
 
 
 def size_fits(width: int, height: int) -> bool:
-    """Whether an image of that size may cross the wire.
+    """Return True if an image of this size may cross the wire.
 
     Args:
         width, height: in px.

@@ -1,7 +1,7 @@
-"""What an encoding states of itself for plans: where it may be used, and how its size and its CPU time are estimated.
+"""Properties that an encoding states for plans: where it may be used, and estimates of its size and CPU time.
 
-Sizes that cannot be calculated are fitted, by least squares, to what is known of a sample before it is encoded (its
-features), from a few samples that the agent encodes on trial.
+Sizes that cannot be calculated are fitted by least squares. The agent encodes a few samples on trial, and their sizes
+are fitted to features: properties of a sample that are known before it is encoded.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ Numbers = Any
 """float64[n] of n samples, or a float of one; numpy calculates with both alike."""
 
 MIN_PROBES = 8
-"""Trials without which nothing is fitted: twice as many as the most coefficients of an encoding of this package."""
+"""Minimum number of trials for a fit: twice the most coefficients of an encoding of this package."""
 MAX_COMPRESSED_GROWTH = 1.2
-"""How many times the size of its pixels a losslessly compressed image is estimated to have at most. Images of pure
-noise, of 64 px a side and more, had 1.01 times (webp) and 1.19 times (jxl); an estimate above it is an error of the
-fit."""
+"""Maximum estimate of a losslessly compressed image's size, as a multiple of its pixels' size. Images of pure noise, of
+64 px a side and more, had 1.01 times (webp) and 1.19 times (jxl); a larger estimate is an error of the fit."""
 MAX_LOG = 30.0
-"""Limit for the logarithm of an estimated size: above that of every size there is, and far from an overflow."""
+"""Limit for the logarithm of an estimated size: above that of any real size, and far from an overflow."""
 
 
 # An agent estimates one sample at a time, for which numpy takes ten times as long as Python itself.
@@ -52,7 +51,7 @@ def _exp(value: Numbers) -> Numbers:
 
 
 class UsedAt(Enum):
-    """Where an encoding may be used."""
+    """Stage at which an encoding may be used."""
 
     FILE = "the file itself, stage 0"
     FIRST_REGION = "the part of the file that the first crop reads, stage 0"
@@ -62,15 +61,15 @@ class UsedAt(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """What is known of samples before they are encoded; each public property is a feature, by its name.
+    """Properties of samples that are known before they are encoded; each public property is a feature, by its name.
 
-    Either of n samples, with an array for each argument, or of one, with a number for each.
+    Arguments are arrays for n samples, or numbers for one.
 
     Args:
         file_nbytes: size of the file, bytes.
-        value_nbytes: size of the value to be encoded as it is, bytes.
-        px: of the decoded picture, width times height; 0 where that is not known.
-        share: of the picture that the first crop reads, in [0, 1]; 1 where that is not known.
+        value_nbytes: size of the value to be encoded, bytes as it is.
+        px: width times height of the decoded picture; 0 if unknown.
+        share: share of the picture that the first crop reads, in [0, 1]; 1 if unknown.
     """
 
     file_nbytes: Numbers
@@ -80,12 +79,12 @@ class Features:
 
     @property
     def one(self) -> float:
-        """The same for all samples."""
+        """Constant feature, equal for all samples."""
         return 1.0
 
     @property
     def part_nbytes(self) -> Numbers:
-        """Bytes of the file that fall to the share of the picture that is read."""
+        """Bytes of the file, times the share of the picture that is read."""
         return self.file_nbytes * self.share
 
     @cached_property
@@ -95,17 +94,17 @@ class Features:
 
     @cached_property
     def zoom(self) -> Numbers:
-        """Logarithm of how many px are made into one: an enlarged picture compresses well."""
+        """Logarithm of the number of px that are made into one: an enlarged picture compresses well."""
         made_px = _most(self.value_nbytes / 3.0, 1.0)
         return _log(_most(self.share * self.px, 1.0) / made_px)
 
     @cached_property
     def bits_per_px_x_zoom(self) -> Numbers:
-        """The product of the two."""
+        """Product of `bits_per_px` and `zoom`."""
         return self.bits_per_px * self.zoom
 
     def matrix(self, names: Sequence[str]) -> Floats:
-        """float64[n, k]: the features of these names, a column each."""
+        """Return float64[n, k]: the features of these names, a column each."""
         columns = np.empty((np.size(self.share), len(names)))
         for column, name in enumerate(names):
             columns[:, column] = getattr(self, name)
@@ -114,19 +113,19 @@ class Features:
 
 FEATURES = ("one", "file_nbytes", "part_nbytes", "bits_per_px", "zoom", "bits_per_px_x_zoom")
 _OF_THE_PICTURE = frozenset({"bits_per_px", "zoom", "bits_per_px_x_zoom"})
-"""Features that mean nothing while the size of the picture is not known."""
+"""Features that need the size of the picture."""
 COMPRESSED_IMAGE = ("one", "bits_per_px", "zoom", "bits_per_px_x_zoom")
-"""What the logarithm of a losslessly compressed image's size is fitted to."""
+"""Features that the logarithm of a losslessly compressed image's size is fitted to."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How an encoding does at stage `cut`, found from trials.
+    """Size and CPU time of an encoding at stage `cut`, fitted to trials.
 
     Args:
         coefficients: by feature.
-        scale: what an estimate from a logarithm is multiplied by, so that the mean of all is right.
-        encode_s: agent CPU seconds to encode a value, or what `Fitted.encode_per` names of it.
+        scale: factor for an estimate from a logarithm, so that the mean of all is right.
+        encode_s: agent CPU seconds to encode a value, or per unit of the feature `Fitted.encode_per`.
     """
 
     cut: int
@@ -137,7 +136,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Exact:
-    """The size is that of the value as it is, and encoding takes as long as it does for every value.
+    """The size is that of the value as it is, and encoding takes equally long for all values.
 
     A plan names `file` and `pixels` for all that is exact.
     """
@@ -145,7 +144,7 @@ class Exact:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The size is fitted to features of the sample; so `auto` can choose the encoding once enough was tried.
+    """The size is fitted to features of the sample, so `auto` can choose the encoding after enough trials.
 
     For example, an image format whose files have a constant size per px, and half of it again for its header:
 
@@ -155,7 +154,8 @@ class Fitted:
         features: names out of `FEATURES`.
         logarithmic: fit the logarithm of the size in place of the size.
         max_growth: the size is at most this many times that of the value as it is.
-        encode_per: encoding takes as long as this feature is large; equally long for all samples if it is "one".
+        encode_per: feature that encoding time is proportional to; "one" if encoding takes equally long for all
+            samples.
         decode_per_encode: CPU seconds of the loader to decode, per CPU second of the agent to encode.
 
     Raises:
@@ -175,15 +175,15 @@ class Fitted:
 
     @property
     def needs_px(self) -> bool:
-        """Whether the features mean nothing for a picture of unknown size."""
+        """True if the features need a picture's size."""
         return not _OF_THE_PICTURE.isdisjoint(self.features)
 
     def nbytes(self, fit: Fit, given: Features) -> Numbers:
-        """Estimated sizes in bytes: float64[n] of n samples, a float of one.
+        """Return estimated sizes in bytes: float64[n] for n samples, a float for one.
 
         Args:
-            fit: what trials have shown.
-            given: of the samples.
+            fit: result of trials.
+            given: features of the samples.
         """
         terms = sum(getattr(given, name) * fit.coefficients[name] for name in self.features)
         most = self.max_growth * given.value_nbytes
@@ -192,21 +192,21 @@ class Fitted:
         return _least(_most(terms, 0.0), most)
 
     def encode_s(self, fit: Fit, given: Features) -> Numbers:
-        """Agent CPU seconds to encode: float64[n], or one number, which then goes for all samples.
+        """Return agent CPU seconds to encode: float64[n], or one number for all samples.
 
         Args:
-            fit: what trials have shown.
-            given: of the samples.
+            fit: result of trials.
+            given: features of the samples.
         """
         return getattr(given, self.encode_per) * fit.encode_s
 
     def fit(self, cut: int, given: Features, nbytes: Floats, encode_s: Sequence[float]) -> Fit | None:
-        """What trials show; None if they are too few.
+        """Fit size and CPU time to trials; returns None if they are too few.
 
         Args:
             cut: the stage that was encoded.
-            given: of the n samples tried.
-            nbytes: float64[n], the sizes found.
+            given: features of the n samples tried.
+            nbytes: float64[n], their encoded sizes.
             encode_s: n agent CPU seconds of encoding.
         """
         if len(nbytes) < MIN_PROBES:
@@ -222,7 +222,7 @@ class Fitted:
 
 
 def compressed_image(decode_per_encode: float) -> Fitted:
-    """The estimate of a lossless compression of images.
+    """Return the estimate for a lossless compression of images.
 
     Args:
         decode_per_encode: see `Fitted`.

@@ -30,9 +30,9 @@ _BEHIND_SIZE = bytes.fromhex(
     "ff5c 0013 20 50585858 58585858 58585858 58505050"  # QCD: no quantisation
 )
 _COMMENT = struct.Struct(">2sH")
-"""COM, and its length with that of the length."""
+"""COM, and its length including the length field."""
 _PART = struct.Struct(">6sI4s")
-"""SOT of the only tile; bytes from there to the end mark; that it is its only part, and SOD."""
+"""SOT of the only tile; bytes from there to the end mark; the mark of its only part, and SOD."""
 _PART_BEGINS, _PART_IS_WHOLE, _END = bytes.fromhex("ff90000a0000"), bytes.fromhex("0001ff93"), bytes.fromhex("ffd9")
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -70,7 +70,7 @@ class Htj2kEncoding(Encoding):
 
 @contextmanager
 def _nothing_ignored() -> Iterator[None]:
-    """Raises what imagecodecs 2026.3 cannot: errors of OpenJPH in the midst of an image, behind which px are missing.
+    """Raise errors of OpenJPH in the middle of an image, which imagecodecs 2026.3 cannot raise; px are then missing.
 
     They end in a function that may not raise, so Python only hands them to `sys.unraisablehook`, which prints them.
     """
@@ -94,10 +94,10 @@ def _nothing_ignored() -> Iterator[None]:
 
 
 def _size_of(payload: Payload) -> tuple[int, int] | None:
-    """(width, height) of a codestream whose headers are as `encode` writes them, None for any other.
+    """Return (width, height) of a codestream with the headers that `encode` writes, None for any other.
 
-    Compared here because the decoder makes room for whatever a header says, and because OpenJPH 0.26 reads memory that
-    is not its own where headers contradict each other. Only a comment may be another one.
+    Compared here because the decoder allocates any size that a header names, and because OpenJPH 0.26 reads memory out
+    of bounds if headers contradict each other. Only a comment may differ.
     """
     data = memoryview(payload)
     start, place = len(_BEFORE_SIZE), len(_BEFORE_SIZE) + _SIZE.size

@@ -1,7 +1,7 @@
 """A PIL image's `info` as plain data.
 
-Readers of files put numbers, texts, bytes, tuples and dicts there, and two classes of Pillow's: the texts of a PNG's
-iTXt chunks, and the rational numbers of TIFF tags, which JPEG files of cameras hold as well (`dpi`).
+Readers of files put numbers, texts, bytes, tuples and dicts there, and two classes of Pillow's: texts of a PNG's iTXt
+chunks, and rational numbers of TIFF tags. JPEG files of cameras hold the latter as well (`dpi`).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from sophon_loader.pipeline.plain import add_reader, check_plain, from_plain, to
 
 
 class MoreThanPixels(EncodingError):
-    """An image holds something besides its pixels that does not travel."""
+    """An image holds something apart from its pixels that cannot be sent."""
 
 
 def info_of(image: Image.Image, allowed: Collection[str] | None = None) -> Any:
-    """The `info` of an image as plain data; equal in values, types and order when it is read back.
+    """Return the `info` of an image as plain data; reading it back gives equal values, types and order.
 
     Args:
-        image: any.
-        allowed: what the loader accepts, `INFO_CLASSES` for one; None for all.
+        image: any image.
+        allowed: names that the loader accepts, `INFO_CLASSES` among them or not; None for all.
 
     Raises:
-        MoreThanPixels: it holds what does not travel.
+        MoreThanPixels: the image holds something that cannot be sent.
     """
     try:
         plain = to_plain(dict(image.info), _WRITERS if allowed is None or INFO_CLASSES in allowed else {})
@@ -43,10 +43,10 @@ def info_of(image: Image.Image, allowed: Collection[str] | None = None) -> Any:
 
 
 def read_info(plain: Any) -> dict[Any, Any]:
-    """The inverse of `info_of`.
+    """Return the `info` that `info_of` made plain.
 
     Raises:
-        EncodingError: it is not what that gives.
+        EncodingError: `info_of` does not give such data.
     """
     try:
         info = from_plain(plain)

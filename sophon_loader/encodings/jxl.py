@@ -21,21 +21,21 @@ _FAST_FROM = (0, 12)
 """The first libjxl whose effort 1 is lossless: all of 20 000 noisy images came back. With 0.11.2, of ramps with noise
 that overflow from 255 to 0, 6 % come back as others, or not at all."""
 _DECODE_PER_ENCODE = {_FAST: 2.6, _SAFE: 0.58}
-"""CPU seconds to decode per second of encoding, by effort; of the safe one 0.59 and 0.58 for the images of
-docs/results.md, of the fast one tried by hand with libjxl 0.12.0 on 60 crops of 224 px."""
+"""CPU seconds to decode per second of encoding, by effort. The safe one took 0.59 and 0.58 for the images of
+docs/results.md. The fast one was tried by hand with libjxl 0.12.0 on 60 crops of 224 px."""
 _CODESTREAM = b"\xff\x0a"
 """The first bytes of a codestream without a container."""
 _SIDE_BITS = (9, 13, 18, 30)
-"""How many bits a side may have in the SizeHeader, by the two bits before it."""
+"""Number of bits for a side in the SizeHeader, by the two bits before it."""
 _RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 """Width to height, by the three bits behind the height, from 1 on."""
 
 
 class JxlEncoding(Encoding):
-    """Meta: `size` [width, height]. The effort only says how hard the encoder tries; any end decodes each.
+    """Meta: `size` [width, height]. The effort affects only the encoder; any loader decodes each.
 
-    What was written is not decoded again to see that it is right: at effort 3 all of 50 000 noisy and odd-sized images
-    came back, of which libjxl 0.11.2 gets 2 in 1000 wrong at effort 1 (tests/contract/test_jxl.py).
+    The agent does not decode its result to check it. At effort 3 all of 50 000 noisy and odd-sized images came back;
+    libjxl 0.11.2 gets 2 in 1000 of them wrong at effort 1 (tests/contract/test_jxl.py).
     """
 
     name = "jxl"
@@ -43,14 +43,14 @@ class JxlEncoding(Encoding):
 
     @cached_property
     def effort(self) -> int:
-        """By the library that is installed, which is loaded for that."""
+        """Effort for the installed library, which is loaded to read its version."""
         import imagecodecs
 
         return effort_of(imagecodecs.jpegxl_version())
 
     @cached_property
     def estimate(self) -> Fitted:  # type: ignore[override]  # nobody sets it
-        """By the effort: a picture that was written fast takes longer to decode than it took to write."""
+        """Estimate for the effort: decoding a picture that was written fast takes longer than writing it."""
         return compressed_image(_DECODE_PER_ENCODE[self.effort])
 
     def accepts(self, value: Any) -> bool:
@@ -73,7 +73,7 @@ class JxlEncoding(Encoding):
 
 
 def effort_of(version: str) -> int:
-    """The least effort at which a libjxl is lossless; the safe one where the version cannot be read.
+    """Return the lowest effort at which a libjxl is lossless; the safe one if the version cannot be read.
 
     Args:
         version: as `imagecodecs.jpegxl_version()` gives it.
@@ -87,9 +87,9 @@ def effort_of(version: str) -> int:
 
 
 def _size_of(payload: Payload) -> tuple[int, int] | None:
-    """(width, height) of a bare codestream (ISO/IEC 18181-1, SizeHeader), None for anything else.
+    """Return (width, height) of a bare codestream (ISO/IEC 18181-1, SizeHeader), None for anything else.
 
-    Read here because the decoder allocates the image before anyone can look at its size.
+    Read here because the decoder allocates the image before its size can be checked.
     """
     start = bytes(payload[:12])
     if len(start) < 12 or start[:2] != _CODESTREAM:

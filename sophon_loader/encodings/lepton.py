@@ -1,7 +1,7 @@
 """`lepton`: a whole JPEG file in fewer bytes, by lepton_jpeg_python (the extra `[codecs]`).
 
-Lepton keeps the coefficients of a JPEG and models them better than its Huffman codes do. What is decoded is the file
-itself, byte for byte, so all that a file may be used for stays as it is.
+Lepton keeps the coefficients of a JPEG and models them better than its Huffman codes do. Decoding gives the file
+itself, byte for byte, so it can be used like the original.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from sophon_loader.encodings.estimate import Fitted, UsedAt
 from sophon_loader.errors import EncodingError, raised_by_handler
 
 MAX_LEPTON_NBYTES = 1 << 25
-"""Larger files go as they are: this one takes seconds already."""
+"""Maximum size of a file; larger ones go as they are, since one of this size takes seconds."""
 MAX_LEPTON_PIXELS = 1 << 26
-"""As for images: a few bytes may decode to as many px, of 2 bytes each for three components."""
+"""Maximum number of px, as for images: a few bytes may decode to this many, of 2 bytes each for three components."""
 _DECODE_PER_ENCODE = 0.52
 """CPU seconds to decode per second of encoding, which decodes, too: 0.10 ms per KB of 0.09 and 0.10."""
 _ONE_THREAD = {"threads": "single"}
@@ -34,15 +34,15 @@ _HEAD = struct.Struct("<3sI")
 _SEGMENT = struct.Struct("<3sB3sHI10x")
 """Padding of the scan; and one segment: the row at which it begins, and its size in the JPEG file."""
 _REST = struct.Struct("<3sI")
-"""What lies behind the scan: its name and its size."""
+"""The part after the scan: its name and its size."""
 _FRAME_NBYTES = _HEAD.size + _SEGMENT.size + _REST.size
 
 
 class LeptonEncoding(Encoding):
     """Meta: `crc`, the CRC-32 of the file. The payload is a Lepton file of one segment.
 
-    The library does not look whether a file comes back as it was, so the agent does. All of 427 photographs do, and of
-    10 900 files that libjpeg wrote. Of damaged ones that can still be read, 5 % of the progressive do not, nor do some
+    The library does not check that a file comes back as it was, so the agent does. All of 427 photographs do, and 10
+    900 files that libjpeg wrote. Of damaged ones that can still be read, 5 % of the progressive do not, nor do some
     sound grey ones with restart markers (tests/contract/test_lepton.py).
     """
 
@@ -64,7 +64,7 @@ class LeptonEncoding(Encoding):
 
 
 def fits(data: bytes) -> bool:
-    """Whether a file is a JPEG that is not too large; it may still be of a kind that Lepton does not take."""
+    """Return True if a file is a JPEG within the limits; Lepton may still not support its kind."""
     return len(data) <= MAX_LEPTON_NBYTES and _picture_fits(data)
 
 
@@ -74,10 +74,10 @@ def _picture_fits(jpeg: bytes) -> bool:
 
 
 def compressed(data: bytes) -> bytes:
-    """A JPEG file as Lepton; `restored` may refuse it.
+    """Return a JPEG file as Lepton; `restored` may refuse it.
 
     Raises:
-        EncodingError: it is of a kind that Lepton does not take: arithmetic coding, four components, an end cut off.
+        EncodingError: Lepton does not support its kind: arithmetic coding, four components, an end cut off.
     """
     import lepton_jpeg_python
 
@@ -85,14 +85,14 @@ def compressed(data: bytes) -> bytes:
 
 
 def restored(meta: dict[str, Any], payload: Payload) -> bytes:
-    """The JPEG file of a payload.
+    """Return the JPEG file of a payload.
 
     Args:
         meta: with `crc`.
         payload: of `compressed`.
 
     Raises:
-        EncodingError: it is not the file that was compressed.
+        EncodingError: the result is not the file that was compressed.
     """
     import lepton_jpeg_python
 
@@ -115,12 +115,12 @@ def _run(function: Callable[..., bytes], data: bytes, options: dict[str, Any]) -
 
 
 def _file_nbytes(payload: Payload) -> int:
-    """Size of the file in a payload.
+    """Return the size of the file in a payload, in bytes.
 
-    Looked at here, with all else that the header says of sizes, because the decoder makes room for whatever it says.
+    All sizes in the header are checked here, because the decoder allocates any size that it names.
 
     Raises:
-        EncodingError: its parts are not those that `compressed` writes, or it is too large.
+        EncodingError: the parts are not those that `compressed` writes, or the file is too large.
     """
     try:
         magic, version, kind, segments, file_nbytes, header_nbytes = _START.unpack_from(payload)

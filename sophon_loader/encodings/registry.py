@@ -15,24 +15,24 @@ from sophon_loader.encodings.info import MoreThanPixels, info_of, read_info
 from sophon_loader.errors import EncodingError
 
 _OF_AN_IMAGE = {*vars(Image.new("L", (1, 1))), "encoderconfig", "encoderinfo"}
-"""What a PIL image has by itself, and from being saved. An op may have given it more, for another op to find."""
+"""Attributes that every PIL image has, also after saving. An op may have added others, for another op to read."""
 
 
 @cache
 def encodings() -> dict[str, Encoding]:
-    """Every encoding of the catalogue, by name and in its order."""
+    """Return every encoding of the catalogue, by name and in its order."""
     return {name: entry.load()() for name, entry in entries().items()}
 
 
 @cache
 def fitted() -> dict[str, Fitted]:
-    """How the encodings whose size must be found by trying are estimated, by name."""
+    """Return the estimates of the encodings whose size must be found by trials, by name."""
     stated = {name: getattr(encoding, "estimate", None) for name, encoding in encodings().items()}
     return {name: estimate for name, estimate in stated.items() if isinstance(estimate, Fitted)}
 
 
 def used_at(name: str) -> UsedAt | None:
-    """Where an encoding may be used; None where that is not stated, or the encoding is not known here."""
+    """Return the stage at which an encoding may be used; None if it states none, or is not known here."""
     return getattr(encodings().get(name), "used_at", None)
 
 
@@ -43,10 +43,10 @@ def encode(value: Any, name: str, *, keep_info: bool = False, allowed: Collectio
         value: the value at the cut, or the file's bytes.
         name: the encoding asked for; it may be unknown here.
         keep_info: carry a PIL image's `info` too (an op may look at it).
-        allowed: names of the encodings to choose from, `file` always being one; None for all.
+        allowed: names of the encodings to choose from; `file` is always allowed. None for all.
 
     Raises:
-        EncodingError: no encoding takes this value, or none that is allowed, or it would not come back as it is.
+        EncodingError: no allowed encoding takes this value, or the value would not come back as it is.
     """
     if isinstance(value, Image.Image) and (more := _attributes_of_ops(value)):
         raise MoreThanPixels(f"image at the cut must have no attributes but PIL's own, got {more}")
@@ -72,15 +72,15 @@ def encode(value: Any, name: str, *, keep_info: bool = False, allowed: Collectio
 
 
 def decode(name: str, meta: dict[str, Any], payload: Payload) -> Any:
-    """The value of a payload.
+    """Return the value of a payload.
 
     Args:
         name: its encoding.
         meta: from the header.
-        payload: as it came.
+        payload: as it arrived.
 
     Raises:
-        EncodingError: unknown encoding, or meta and payload that do not fit it.
+        EncodingError: the encoding is unknown, or meta and payload do not fit it.
     """
     encoding = encodings().get(name)
     if encoding is None:

@@ -1,4 +1,4 @@
-"""What the encodings of RGB images have in common: which images they take, and what a decoder may give back."""
+"""Checks shared by the encodings of RGB images: of images to encode, and of a decoder's results."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import EncodingError, raised_by_handler
 
 MAX_RGB_PIXELS = 1 << 26
-"""Below the size at which Pillow warns of a bomb: a few bytes may decode to as many. Larger images go as `pixels`."""
+"""Maximum size, px, below Pillow's limit for bombs: a few bytes may decode to this many. Larger ones go as `pixels`."""
 
 
 def is_rgb(value: Any) -> bool:
-    """Whether `value` is an RGB image with px, and not too many of them."""
+    """Return True if `value` is an RGB image of at least 1 px and at most the limit."""
     return (
         type(value) is Image.Image
         and value.mode == "RGB"
@@ -26,16 +26,16 @@ def is_rgb(value: Any) -> bool:
 
 
 def decoded_rgb(name: str, decode: Callable[[bytes], Any], payload: Payload, size: tuple[int, int]) -> Image.Image:
-    """The image of a payload, by a decoder of imagecodecs.
+    """Decode a payload by a function of imagecodecs and return the image.
 
     Args:
         name: of the encoding.
         decode: the decoder; gives uint8[height, width, 3] for an RGB image.
-        payload: as it came; its own header has been looked at.
-        size: that the image must have, [width, height] in px.
+        payload: as it arrived; its header has been checked.
+        size: expected [width, height] in px.
 
     Raises:
-        EncodingError: it is no such image.
+        EncodingError: the payload is not an RGB image of this size.
     """
     width, height = size
     try:

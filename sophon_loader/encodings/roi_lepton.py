@@ -1,4 +1,4 @@
-"""`roi-lepton`: what `roi-jpeg` sends, a JPEG of the part that the first crop reads, in fewer bytes by `lepton`."""
+"""`roi-lepton`: the JPEG part that `roi-jpeg` sends, in fewer bytes by `lepton`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _DECODE_PER_ENCODE = 1.0
 class RoiLeptonEncoding(RoiJpegEncoding):
     """Meta: that of `roi-jpeg`, and `crc`, the CRC-32 of the smaller JPEG file.
 
-    The agent does not look whether that comes back as it was, which would take half of its time: our own code writes
-    these files, in one way only, and all of 14 800 came back, two thirds of them cut out of damaged or odd ones. The
-    checksum is there for the next.
+    The agent does not check that this file comes back as it was, which would take half of its time. Our own code writes
+    these files, in one way only. All of 14 800 came back, two thirds of them cut out of damaged or odd ones; the
+    checksum covers later ones.
     """
 
     name = "roi-lepton"

@@ -1,1 +1,1 @@
-"""What frameworks need that make loaders of classes of their own; each module loads its framework."""
+"""Adapters for frameworks that make loaders of their own classes; each module loads its framework."""

@@ -1,8 +1,8 @@
 """Hugging Face Accelerate: its Accelerator, with loaders that still offload.
 
 accelerate's own wraps a loader it prepares around a DataLoader of torch's class over the same dataset (1.x:
-`DataLoaderAdapter.base_dataloader`), and an agent would be lost. Here that place is taken by a loader of ours with the
-batch sampler that accelerate has made, so sharding, placement on the device and gathering are accelerate's.
+`DataLoaderAdapter.base_dataloader`), and an agent would be lost. Here one of our loaders takes that place, with
+accelerate's batch sampler, so sharding, placement on the device and gathering are accelerate's.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # where accele
     """accelerate's Accelerator: `prepare` and `skip_first_batches` keep an OffloadingDataLoader what it is."""
 
     def prepare_data_loader(self, data_loader: Any, *arguments: Any, **named: Any) -> Any:
-        """As of accelerate. What comes back has the loader's `report()` and `close()`, too."""
+        """See accelerate. The result has the loader's `report()` and `close()`, too."""
         if not isinstance(data_loader, OffloadingDataLoader) or isinstance(data_loader, _ADAPTED):
             return super().prepare_data_loader(data_loader, *arguments, **named)
         data_loader._is_kept = True
         return _over_ours(super().prepare_data_loader(data_loader, *arguments, **named), like=data_loader)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        """As of accelerate: the rest of the epoch that `dataloader` would begin now."""
+        """See accelerate: returns the rest of the epoch that `dataloader` would begin now."""
         return skip_first_batches(dataloader, num_batches)
 
 
 def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
-    """accelerate's function, for every loader: the rest of the epoch that `dataloader` would begin now. One that
-    offloads still does, be it prepared or not.
+    """accelerate's function, for every loader: returns the rest of the epoch that `dataloader` would begin now. One
+    that offloads still does, prepared or not.
 
     Args:
-        dataloader: which; it stays as it is.
-        num_batches: that are left out.
+        dataloader: any loader; it stays as it is.
+        num_batches: number of batches to leave out.
 
     Raises:
-        ConfigError: it has `shard=True`.
+        ConfigError: the loader has `shard=True`.
     """
     skipping = accelerate.skip_first_batches(dataloader, num_batches)
     ours = getattr(dataloader, "base_dataloader", dataloader)
@@ -60,19 +60,19 @@ def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
 
 
 def offloading(prepared: Any, **own: Any) -> Any:
-    """What accelerate has prepared, over a loader that offloads: same batches, same sharding, same device.
+    """Return a loader that accelerate has prepared, over one that offloads: same batches, sharding and device.
 
     For frameworks that make DataLoaders of torch's class themselves, and have accelerate prepare them.
 
     Args:
-        prepared: as it comes from accelerate's `prepare`, and has not been iterated.
+        prepared: result of accelerate's `prepare`, not iterated yet.
         own: arguments of OffloadingDataLoader that torch's class does not have: `agent`, `policy`, ...
 
     Returns:
         `prepared`, with the loader's `report()` and `close()`, too.
 
     Raises:
-        ConfigError: see OffloadingDataLoader; or it is no DataLoader that accelerate has prepared.
+        ConfigError: see OffloadingDataLoader; or accelerate has not prepared the loader.
 
     Example:
         >>> loader = offloading(trainer_s_loader, agent="tcp://fileserver:5555/imagenet")
@@ -95,15 +95,15 @@ _OWN_OF_PREPARED = {*OWN} - {"shard"}
 
 
 def _ours(made: Any, like: Any, **own: Any) -> OffloadingDataLoader[Any]:
-    """A loader of ours with the batches of another.
+    """Return one of our loaders with the batches of another.
 
     Args:
-        made: whose dataset and batches it has.
-        like: whose other arguments it has.
-        own: in place of those of `like`, or beside them if it is one of torch's.
+        made: loader whose dataset and batches it has.
+        like: loader whose other arguments it has.
+        own: arguments in place of those of `like`, or in addition to them if `like` is torch's.
 
     Raises:
-        ConfigError: `like` has `shard=True`: what is dealt out would be dealt out once more, or in another order.
+        ConfigError: `like` has `shard=True`: the samples would be dealt out twice, or in another order.
     """
     order = {"batch_sampler": made.batch_sampler}
     if made.batch_sampler is None:
@@ -121,7 +121,7 @@ def _ours(made: Any, like: Any, **own: Any) -> OffloadingDataLoader[Any]:
 
 
 def _over_ours(prepared: Any, like: Any, **own: Any) -> Any:
-    """What accelerate has made, over a loader of ours with the same batches; see `_ours`."""
+    """Return a loader that accelerate has made, over one of our loaders with the same batches; see `_ours`."""
     ours = _ours(prepared.base_dataloader, like, **own)
     ours._place.dealt_out = True
     prepared.base_dataloader = ours

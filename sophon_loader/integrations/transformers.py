@@ -6,8 +6,8 @@
         def get_train_dataloader(self):
             return offloading(super().get_train_dataloader(), agent="tcp://fileserver:5555/imagenet")
 
-A Trainer that goes on in the middle of an epoch makes its loader anew, by a function of accelerate's that knows torch's
-DataLoader only. Importing this module has Trainers use one that keeps ours.
+A Trainer that goes on in the middle of an epoch makes its loader again, by a function of accelerate's that knows
+torch's DataLoader only. Importing this module has Trainers use one that keeps ours.
 """
 
 from __future__ import annotations

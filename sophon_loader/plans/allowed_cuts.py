@@ -1,4 +1,4 @@
-"""What the pipelines of a dataset allow: how far the agent gets in them, and where a value may cross the wire."""
+"""Limits of a dataset's pipelines: the last stage that the agent reaches, and stages where values may cross."""
 
 from __future__ import annotations
 
@@ -38,15 +38,17 @@ class AllowedCuts:
 
     @property
     def resize_cut(self) -> int | None:
-        """The stage behind the first crop or resize, if the agent can reach it."""
+        """The stage after the first crop or resize, if the agent can reach it; else None."""
         cuts = [chain.resize_cut for chain in self.chains if chain.resize_cut is not None]
         return max(cuts) if cuts and max(cuts) <= self.max_cut else None
 
     @property
     def crops_first(self) -> bool:
-        """Whether all pipelines read only a part of a picture, as far as a few drawn ones tell; False outside the main
-        thread, where drawing would disturb others' random numbers. Beside other threads nothing is drawn: there a crop
-        or resize that comes first is enough, and trials show whether a part is cut.
+        """True if all pipelines read only a part of a picture, as far as a few draws show.
+
+        False outside the main thread, where drawing would disturb others' random numbers. If other threads run, nothing
+        is
+        drawn: a crop or resize that comes first is enough, and trials show if a part is cut.
         """
         if not in_main_thread():
             return False
@@ -59,7 +61,7 @@ class AllowedCuts:
         return native.available and all(map(_reads_a_part, self.chains))
 
     def plain_cuts(self, allowed: Collection[str]) -> range:
-        """The stages from 1 on at which a value may cross as it is: images as `pixels`, tensors as `array`.
+        """Return the stages from 1 on at which a value may cross as it is: images as `pixels`, tensors as `array`.
 
         Args:
             allowed: names of the encodings that may be used.

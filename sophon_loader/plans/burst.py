@@ -1,4 +1,4 @@
-"""What the wire can do, by a short burst of files."""
+"""Measures the wire by a short burst of files."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
 from sophon_loader.wire.messages import Fetch, Pong, Sample
 
 _BURST_S = 0.15
-"""How long files are asked for; the workers wait for that."""
+"""Seconds for which files are requested; the workers wait for that."""
 _BURST_MAX_S = 2.0
-"""How long at most, on a wire that brings too few of them in that time; twice as long if nothing at all comes."""
+"""Maximum of these seconds, on a wire that brings too few files; twice as long if nothing arrives at all."""
 _BURST_MIN_SAMPLES = 8
-"""Answers from which a rate is taken."""
+"""Minimum number of replies for a rate."""
 _BURST_AHEAD_S = 0.1
-"""Seconds' worth of files that may be outstanding beyond what a long way takes. They must be waited for at the end."""
+"""Seconds' worth of files that may be outstanding beyond what latency takes. They must be waited for at the end."""
 _BURST_ROUND_TRIPS = 6
-"""How much longer files are asked for at most, over a long way: what is outstanding doubles in each round trip, until
-replies wait for one another."""
+"""Maximum extension over a wire with high latency, in round trips: outstanding files double in each, until replies wait
+for one another."""
 
 
 def measure_wire(connection: Connection, keys: Sequence[str], window: int) -> float:
-    """Bytes per second that come through the wire with several requests outstanding.
+    """Return the wire's rate in bytes/s, with several requests outstanding.
 
-    Fetches files for about 0.15 s, or for up to 2 s on a wire that brings fewer than eight in that time; over a long
-    way that begins when so much is on it that replies wait for one another. What is outstanding grows with the rate and
-    stays below a tenth of a second's worth beyond twice the bandwidth-delay product, because it must be waited for:
-    left on the wire it would hold up the first batch.
+    Fetches files for about 0.15 s, or for up to 2 s on a wire that brings fewer than eight in that time. With high
+    latency that time begins when replies wait for one another. The number of outstanding files grows with the rate.
+    Beyond twice the bandwidth-delay product it stays below a tenth of a second's worth, because these must be waited
+    for: left on the wire they would delay the first batch.
 
     Args:
         connection: to the agent, with no other request outstanding.
         keys: of files in the export, at least one; they are fetched in turns.
-        window: how many requests may be outstanding; four always may.
+        window: maximum number of outstanding requests; four are always allowed.
 
     Raises:
-        AgentUnreachable: nothing came.
+        AgentUnreachable: nothing arrived.
     """
     asked = answered = 0
     found = RequestWindow(window, MAX_PAYLOAD_NBYTES)
     marks: dict[int, Mark] = {}
-    arrivals: list[tuple[float, int]] = []  # when a file came, and the bytes that had come by then
+    arrivals: list[tuple[float, int]] = []  # time of each file's arrival, and the sum of bytes by then
     started_s = time.perf_counter()
     full_s: float | None = None  # when the first reply came that had waited for others
     asking = True
@@ -85,12 +85,12 @@ def measure_wire(connection: Connection, keys: Sequence[str], window: int) -> fl
 
 
 def _rate_of(arrivals: Sequence[tuple[float, int]], started_s: float, grown_s: float) -> float:
-    """Bytes/s from the last arrival on by which what was outstanding had grown, or else from the first one on.
+    """Return bytes/s from the last arrival on by which enough was outstanding, or else from the first one on.
 
     Args:
-        arrivals: times in s, and the bytes that had come by then.
-        started_s: when the first file was asked for.
-        grown_s: how long what was outstanding may have been too little.
+        arrivals: (time in s, sum of bytes by then).
+        started_s: time of the first request.
+        grown_s: time until which too little may have been outstanding.
     """
     early = sum(arrived_s <= grown_s for arrived_s, _ in arrivals[:-1])
     first_s, first_nbytes = arrivals[max(0, early - 1)]

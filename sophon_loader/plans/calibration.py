@@ -1,4 +1,4 @@
-"""What is the same for all samples of a run: how the agent's CPU compares, and how each encoding does."""
+"""Figures that hold for all samples of a run: the agent's CPU relative to the loader's, and fits of each encoding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sophon_loader.plans.probes import Probe, UpkeepCosts, op_ratios
 
 @dataclass(frozen=True)
 class Calibration:
-    """What is the same for all samples.
+    """Figures that hold for all samples.
 
     Args:
         op_ratio: agent CPU seconds per loader CPU second, for each op.
@@ -27,8 +27,8 @@ class Calibration:
         upkeep_s: see `UpkeepCosts`.
         encode_s: agent CPU seconds to encode a value as it is.
         overhead_s: loader CPU seconds per sample apart from the ops.
-        crops_first: whether the pipeline begins with a crop whose region can be cut out of the bitstream.
-        fits: by the name of an encoding, in the catalogue's order; one that is missing has not been tried enough.
+        crops_first: True if the pipeline begins with a crop whose region can be cut out of the bitstream.
+        fits: by the name of an encoding, in the catalogue's order; one that is missing has too few trials.
     """
 
     op_ratio: tuple[float, ...]
@@ -40,10 +40,10 @@ class Calibration:
     fits: dict[str, Fit] = field(default_factory=dict)
 
     def check(self, ops: int) -> None:
-        """See that every number can be calculated with, for a profile of `ops` ops.
+        """Check that every number can be calculated with, for a profile of `ops` ops.
 
         Raises:
-            ValueError, TypeError: one cannot.
+            ValueError, TypeError: a number is invalid.
         """
         if len(self.op_ratio) != ops:
             raise ValueError(f"op_ratio must have {ops} numbers, got {len(self.op_ratio)}")
@@ -57,15 +57,15 @@ class Calibration:
             raise ValueError(f"a calibration must have finite numbers and no negative times, got {self}")
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return it as plain data."""
         return asdict(self)
 
     @staticmethod
     def from_plain(values: dict[str, Any]) -> Calibration:
-        """The inverse of `to_plain`.
+        """Return the calibration that `to_plain` made plain.
 
         Raises:
-            KeyError, TypeError, AttributeError: it is not what `to_plain` gives.
+            KeyError, TypeError, AttributeError: `to_plain` does not give such data.
         """
         fits = {name: Fit(**fit) for name, fit in values["fits"].items()}
         op_ratio, upkeep_s = tuple(values["op_ratio"]), UpkeepCosts(*values["upkeep_s"])
@@ -84,12 +84,12 @@ def _check_fit(name: str, fit: Fit) -> None:
 
 
 def fitted_choices(allowed: Collection[str], *, reach: int, resize_cut: int | None, crops_first: bool) -> list[Choice]:
-    """The choices of a pipeline whose sizes are found by trying.
+    """Return the choices of a pipeline whose sizes are found by trials.
 
     Args:
         allowed: names of the encodings that may be used.
         reach: the last stage that the agent can reach.
-        resize_cut: the stage right behind the first crop or resize; None without one.
+        resize_cut: the stage right after the first crop or resize; None without one.
         crops_first: see `Calibration`.
     """
     choices = []
@@ -112,11 +112,11 @@ def calibrated(
     *,
     crops_first: bool,
 ) -> Calibration:
-    """The calibration that probes and a profile give; without probes the agent's CPU counts as equal.
+    """Return the calibration for probes and a profile; without probes the agent's CPU counts as equal.
 
     Args:
         profile: of all samples.
-        probes: what the agent answered.
+        probes: the agent's answers.
         shares: by probed sample, the share of the picture that its first crop read.
         overhead_s: see `Calibration`; below 0 counts as 0.
         crops_first: see `Calibration`.

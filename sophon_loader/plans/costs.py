@@ -1,6 +1,6 @@
-"""From measurements to what each choice of each sample costs: in bytes, and in CPU seconds on either side.
+"""Computes the costs of each choice of each sample from measurements: bytes, and CPU seconds on either side.
 
-The main process makes of it the table that a policy plans with.
+The main process makes of them the table that a policy plans with.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ HEADER_NBYTES = 90
 
 
 def region_share(chain: Chain, sides: NDArray[np.uint16], draw: Draw) -> float:
-    """Share of a picture that a chain will read; 1 when that is not known.
+    """Return the share of a picture that a chain will read; 1 if unknown.
 
     Seeds the global generators: call it within `isolated()`.
 
     Args:
-        sides: uint16[2], width and height of the picture in px; 0 where they are not known.
+        chain: the pipeline.
+        sides: uint16[2], width and height of the picture in px; 0 if unknown.
         draw: of the sample.
     """
     width, height = int(sides[0]), int(sides[1])
@@ -57,11 +58,11 @@ class CostModel:
 
     Args:
         profile: sizes and times of all samples.
-        calibration: what is the same for all samples.
+        calibration: figures that hold for all samples.
         reach: the last stage the agent can reach.
         allowed: encodings that may be used.
         plain: the stages at which a value may cross as it is; None for all that the agent can reach.
-        files_here: what would cross as a file is read by the loader itself: no wire, no agent.
+        files_here: True if the loader reads files that would cross whole itself: no wire, no agent.
     """
 
     def __init__(
@@ -88,11 +89,11 @@ class CostModel:
         self.choices: tuple[Choice, ...] = tuple(choices)
 
     def costs(self, rows: NDArray[Any], share: NDArray[Any]) -> Costs:
-        """(wire bytes, agent CPU seconds, loader CPU seconds), each float32[n, C].
+        """Return (wire bytes, agent CPU seconds, loader CPU seconds), each float32[n, C].
 
         Args:
-            rows: int[n], the samples; what is asked of a sample without a profile is meaningless.
-            share: float[n], share of the picture that the first crop reads; 1 where that is not known.
+            rows: int[n], the samples; results for a sample without a profile are meaningless.
+            share: float[n], share of the picture that the first crop reads; 1 if unknown.
         """
         profile, calibration = self._profile, self.calibration
         op_s = profile.op_ms[rows].astype(np.float32) / 1000
@@ -124,7 +125,7 @@ class CostModel:
         return wire, agent, loader + np.float32(calibration.overhead_s)
 
     def _encoded(self, choice: Choice, given: Features) -> _Encoded:
-        """What the encoding of a choice makes of the values at its stage."""
+        """Return the sizes and times of values at a choice's stage, in its encoding."""
         fit = self.calibration.fits.get(choice.encoding)
         if fit is None:  # its size is exact
             encode_s = 0.0 if choice == FILE else self.calibration.encode_s
@@ -137,7 +138,7 @@ class CostModel:
         return _Encoded(nbytes, seconds, seconds * estimate.decode_per_encode)
 
     def _decoded_share(self, encoding: str, share: NDArray[Any]) -> NDArray[Any]:
-        """What op 0 costs the loader for what crosses at stage 0, per second of decoding the whole file."""
+        """Return the loader's cost of op 0 after crossing at stage 0, relative to decoding the whole file."""
         if used_at(encoding) is UsedAt.FIRST_REGION:
             return np.minimum(share + FIXED_SHARE, 1)
         if not self.calibration.crops_first:
@@ -146,7 +147,7 @@ class CostModel:
         return np.where(share < WORTH_SHARE, np.minimum(share + FIXED_SHARE + CUT_SHARE, 1), 1.0)
 
     def table(self, share: NDArray[Any]) -> ChoiceTable | None:
-        """The costs of all samples, made in blocks; None while none is profiled.
+        """Return the costs of all samples, made in blocks; None while none is profiled.
 
         A sample without a profile counts as an average one at stage 0 and has no other choice.
 
@@ -170,7 +171,7 @@ class CostModel:
         return MadeTable(self.choices, samples, make, measured=profile.known)
 
     def _means(self, share: NDArray[Any]) -> tuple[float, ...]:
-        """(wire bytes, agent seconds, loader seconds) of a profiled sample that crosses as its file, the means."""
+        """Return the mean (wire bytes, agent seconds, loader seconds) of a profiled sample that crosses as its file."""
         sums, count = np.zeros(3), 0
         for part in blocks(len(self._profile.nbytes)):
             rows = part.start + np.flatnonzero(self._profile.nbytes[part, 0])

@@ -1,4 +1,4 @@
-"""Dry runs at the agent while an epoch runs: what ops and encodings cost there."""
+"""Dry runs at the agent while an epoch runs, which measure ops and encodings there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sophon_loader.wire.messages import Fetch, Item, Sample
 
 
 class Prober(threading.Thread):
-    """Asks the agent for dry runs, one at a time, while the epoch runs; `probes` holds what came back.
+    """Asks the agent for dry runs, one at a time, while the epoch runs; `probes` holds the results.
 
     A failure ends it quietly: without probes the agent's CPU counts as equal to the loader's, as in the paper.
 
@@ -28,7 +28,7 @@ class Prober(threading.Thread):
 
     Args:
         address: of the agent and its export.
-        requests: what to try, in this order.
+        requests: samples and choices to try, in this order.
         seed: of the pipeline's random numbers.
         options: the time-outs; a silence of `dead_after_s` ends it.
     """
@@ -58,7 +58,7 @@ class Prober(threading.Thread):
             connection.close()
 
     def _try(self, connection: Connection, request: ProbeRequest) -> bool:
-        """Whether the agent has answered; the answer need not be of use."""
+        """Return True if the agent has answered, even if the answer is useless."""
         item = Item(
             id=0, sample=request.index, occurrence=0, cut=request.cut, encoding=request.encoding, key=request.key
         )
@@ -92,19 +92,19 @@ class Prober(threading.Thread):
         return True
 
     def cancel(self, timeout_s: float) -> None:
-        """End after the run that is under way; waits for that for at most `timeout_s`."""
+        """End after the current run; waits for that for at most `timeout_s`."""
         self._cancelled.set()
         self.join(timeout_s)
 
     def finish(self, timeout_s: float) -> list[Probe]:
-        """What has been found, after waiting for the rest for at most `timeout_s`."""
+        """Return the results, after waiting for the rest for at most `timeout_s`."""
         self.join(timeout_s)
         self._cancelled.set()
         return list(self.probes)
 
 
 def _is_measured(sample: Sample) -> bool:
-    """Whether an answer has a size and times that can be calculated with."""
+    """Return True if an answer has a valid size and valid times."""
     nbytes = sample.meta.get("nbytes")
     return (
         type(nbytes) is int

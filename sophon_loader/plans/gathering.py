@@ -1,4 +1,4 @@
-"""Profiles of samples that ranks have measured apart, put together at each of them."""
+"""Shares profiles of samples between the ranks that have measured them."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from sophon_loader.ranks.ranks import Ranks, ToldReports
 from sophon_loader.ranks.seeding import rank_of_all
 
 WAIT_S = 10.0
-"""How long an epoch's beginning waits for the other ranks' profiles, once; later ones take what has come since."""
+"""Seconds that an epoch's start waits for the other ranks' profiles, once; later ones take those that have arrived."""
 ROWS = 1 << 16
-"""Samples in a message, of at most 66 bytes each: the store takes messages of up to 8 MiB."""
+"""Number of samples in a message, of at most 66 bytes each: the store takes messages of up to 8 MiB."""
 MAX_SAMPLES = 4_000_000
-"""Of the dataset: beyond, the store's process would hold over 256 MB for a while, and each rank keeps to its own."""
+"""Maximum samples in the dataset for sharing. With more, the store's process would hold over 256 MB for a while."""
 KEPT_EPOCHS = 2
-"""Epochs for which a rank's profile stays in the store."""
+"""Number of epochs for which a rank's profile stays in the store."""
 _ARRAYS = (("indices", np.uint32), ("nbytes", np.uint32), ("op_ms", np.float16), ("sides", np.uint16))
 
 
 class Gathering:
-    """Has each rank plan over all samples, of which each measures its own in the first epoch.
+    """Lets each rank plan over all samples; each rank measures its own in the first epoch.
 
-    Nothing of it is a collective. A rank tells what it has measured when its epoch has ended, and takes what the others
-    have told when its next one begins. One that tells nothing is waited for once, `WAIT_S` at most.
+    It uses no collectives. A rank publishes its measurements at the end of its epoch, and takes the others' when its
+    next one begins. A rank that publishes nothing is waited for once, `WAIT_S` at most.
 
     Args:
         ranks: of the loader.
-        samples: of this rank; what is missing there is filled in.
-        alone: whether the sampler may be this rank's alone, so that nobody is waited for.
+        samples: of this rank; missing ones are filled in.
+        alone: True if the sampler may be this rank's alone, so that no rank is waited for.
     """
 
     def __init__(self, ranks: Ranks, samples: SampleProfile, *, alone: bool = False) -> None:
@@ -41,11 +41,11 @@ class Gathering:
         self._alone = alone
         self._samples = samples
         self._missing = set(ranks.others)
-        self._told: int | None = None  # messages, once this rank has told its profile
+        self._told: int | None = None  # number of messages, once this rank has published its profile
         self._epochs = 0  # since then
 
     def tell(self) -> None:
-        """An epoch has ended: tell the others what this rank has measured, if it has not."""
+        """Publish this rank's measurements at the end of an epoch, if that has not been done."""
         if self._told is not None or len(self._samples.nbytes) > MAX_SAMPLES:
             return
         indices = np.flatnonzero(self._samples.known).astype(np.uint32)
@@ -57,7 +57,7 @@ class Gathering:
         self._ranks.put("profile", msgpack.packb(self._told))  # last: what it counts is there
 
     def take(self) -> bool:
-        """An epoch begins: take what the others have told; whether any of it is new here."""
+        """Take the others' measurements as an epoch begins; returns True if any of them is new here."""
         if self._told is None:
             return False
         before = self._samples.coverage
@@ -99,11 +99,11 @@ class Gathering:
 def exchange(
     data: Offloadable, profile: SampleProfile | None, *, alone: bool
 ) -> tuple[ToldReports | None, Gathering | None]:
-    """What goes between the ranks that iterate over a loader; nothing where this process is the only one.
+    """Return the exchanges between the ranks that iterate over a loader; nothing for a single process.
 
     Args:
         data: the dataset, taken apart.
-        profile: what is to be known of each sample; None where nothing is planned from that.
+        profile: to be filled for each sample; None if no plan needs it.
         alone: see `Gathering`.
     """
     if rank_of_all()[1] == 1:

@@ -1,4 +1,4 @@
-"""What of a run is kept in a file for the next one, and what that must have in common with it."""
+"""Files in which a run keeps results for later ones, and the conditions for reusing them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from sophon_loader.plans.trial_windows import KeptTrials
 from sophon_loader.wire.frames import content_hash
 
 TRIALS_FORMAT = 1
-"""Counted up when the same text would mean something else."""
+"""Version of the trials' format; increased if the same text would mean something else."""
 
 
 @dataclass(frozen=True)
 class KeptProfile:
-    """What a run takes over from an earlier one, apart from the profiles of the samples.
+    """Figures that a run takes over from an earlier one, apart from the profiles of the samples.
 
     Args:
-        calibration: what is the same for all samples.
-        rates: the wire as it was then, the others as they are now: the training step may be another model's.
+        calibration: figures that hold for all samples.
+        rates: the wire's of then, the others of now: the training step may be another model's.
     """
 
     calibration: Calibration
@@ -50,7 +50,7 @@ class ProfileFile:
 
     Args:
         path: it need not exist.
-        key: what the profile depends on.
+        key: conditions of the profile.
     """
 
     def __init__(self, path: Path, key: ProfileKey) -> None:
@@ -59,7 +59,7 @@ class ProfileFile:
         self._saved_coverage = 0.0
 
     def reuse(self, samples: SampleProfile, rates: Rates) -> KeptProfile | str:
-        """Take over what the file holds, or return why not; then `samples` is as it was.
+        """Take over the file's content, or return the reason why not; then `samples` is as it was.
 
         Args:
             samples: to be filled.
@@ -79,12 +79,12 @@ class ProfileFile:
         return KeptProfile(calibration, rates)
 
     def save(self, samples: SampleProfile, calibration: Calibration, rates: Rates) -> str:
-        """Write the profile, if it is of more samples than the file's; returns why that failed, or "".
+        """Write the profile, if it has more samples than the file's; returns the reason of a failure, or "".
 
         Args:
-            samples: what is known of each sample.
-            calibration: what is the same for all of them.
-            rates: of which that of the wire is kept.
+            samples: profiles of samples.
+            calibration: figures that hold for all of them.
+            rates: only the wire's is kept.
         """
         if samples.coverage <= self._saved_coverage:
             return ""
@@ -97,7 +97,7 @@ class ProfileFile:
         return ""
 
     def reuse_live(self) -> KeptLive | str:
-        """What the file holds for a plan that lives, or why it cannot be used."""
+        """Return the file's figures for a policy that sets prices, or the reason why they cannot be used."""
         found = load(self.path, self._key)
         if isinstance(found, str):
             return found
@@ -107,7 +107,7 @@ class ProfileFile:
         return KeptLive(figures, found.arrays)
 
     def save_live(self, kept: KeptLive) -> str:
-        """Write what a plan that lives knows; returns why that failed, or ""."""
+        """Write the figures of a policy that sets prices; returns the reason of a failure, or ""."""
         try:
             save(self.path, self._key, StoredProfile(kept.arrays, {"live": kept.figures}))
         except OSError as error:
@@ -116,7 +116,7 @@ class ProfileFile:
 
 
 class TrialFile:
-    """Where a run keeps what it has tried: a file beside that of its profile (FastFlow calls this its metric store).
+    """The file in which a run keeps its trials, next to its profile's (FastFlow calls this its metric store).
 
     Example:
         >>> TrialFile(Path("run.npz"), key, {"processes": 2.0}).reuse()
@@ -124,8 +124,8 @@ class TrialFile:
 
     Args:
         profile: the path of the profile's file.
-        key: what the trials depend on.
-        conditions: figures that must be the same, by name.
+        key: conditions of the trials.
+        conditions: figures that must be equal, by name.
     """
 
     def __init__(self, profile: Path, key: ProfileKey, conditions: Mapping[str, float]) -> None:
@@ -133,7 +133,7 @@ class TrialFile:
         self._made_of = {"format": TRIALS_FORMAT, **asdict(key), **conditions}
 
     def reuse(self) -> KeptTrials | str:
-        """What the file holds, or why it cannot be used."""
+        """Return the trials in the file, or the reason why they cannot be used."""
         if not self.path.exists():
             return f"there are no trials at {self.path} yet"
         try:
@@ -149,7 +149,7 @@ class TrialFile:
         return KeptTrials(tuple(trials), gpu_samples_s)
 
     def save(self, kept: KeptTrials) -> str:
-        """Write what was tried; returns why that failed, or ""."""
+        """Write the trials; returns the reason of a failure, or ""."""
         gpu_samples_s = kept.gpu_samples_s if math.isfinite(kept.gpu_samples_s) else None
         trials = [
             ((one.choice.cut, one.choice.encoding), one.share, one.samples_s, one.loader_cpu_s_per_sample)
@@ -169,7 +169,7 @@ def _is_figure(value: object) -> bool:
 
 
 def profile_key(data: Offloadable, chains: Sequence[Chain], agent: str) -> ProfileKey:
-    """What a profile depends on.
+    """Return the conditions of a profile.
 
     Args:
         data: the files, by their names and order.

@@ -1,4 +1,4 @@
-"""What a run has learnt from its epochs: a value, from which each epoch makes the next one. No clock, no I/O."""
+"""Knowledge of a run from its epochs: a value, from which each epoch makes the next one. No clock, no I/O."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from sophon_loader.plans.probes import UpkeepCosts
 from sophon_loader.plans.rates import EpochMeasure
 
 MIN_COUNTED = 16
-"""Samples from which a mean, or a comparison with what was planned, is taken: of fewer, one that is large decides."""
+"""Minimum samples for a mean, or a comparison with the plan. With fewer, one large sample dominates."""
 MIN_CORES = 1e-3
-"""Cores that an agent without any counts as having, since a rate must be above 0: too few to be worth using."""
+"""Number of cores assumed for an agent without any, since a rate must be above 0: too few to be worth using."""
 MAX_LOAD = 4.0
-"""Times as many or as few CPU seconds as planned that are believed: what is beyond is not the model's error but a
-disturbance."""
+"""Largest believed ratio of used to planned CPU seconds, and of planned to used. Beyond it is a disturbance, not the
+model's error."""
 MODEL_ERROR = 1.25
-"""Times as many or as few CPU seconds as planned that may be the model's fault. It was wrong by up to 24 %
-(docs/results.md, "Fewer agent cores")."""
+"""Largest such ratio that may be the model's fault. It was wrong by up to 24 % (docs/results.md, "Fewer agent
+cores")."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What epochs do not change.
+    """Facts that epochs do not change.
 
     Args:
         loader_cores: cores that the loader's processes may use, > 0.
         agent_cores: cores that the agent offers, >= 0; None without an agent.
-        samples: of the dataset, which are those of a planned epoch.
+        samples: number of samples in the dataset, and in a planned epoch.
     """
 
     loader_cores: float
@@ -40,7 +40,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Learnt:
-    """What is known of the resources.
+    """Knowledge about the resources.
 
     Example:
         >>> learnt = Learnt.nothing(Bounds(loader_cores=2.0, agent_cores=4.0, samples=1000))
@@ -48,13 +48,13 @@ class Learnt:
         >>> facts = Facts(..., rates=learnt.planning_rates, ...)
 
     Args:
-        bounds: what epochs do not change.
+        bounds: facts that epochs do not change.
         rates: as epochs have shown them.
         upkeep_s: the agent's, as epochs have shown it.
         overhead_s: loader CPU seconds per sample apart from its ops.
         loader_load, agent_load: used CPU seconds per planned one, 1/4 to 4; None before an epoch followed a plan.
-        healing: which rates may rise without proof.
-        wire_doubt: whether the wire may be faster than its rate says.
+        healing: permissions of rates to rise without proof.
+        wire_doubt: doubt about the wire's rate, which may be faster.
     """
 
     bounds: Bounds
@@ -68,7 +68,7 @@ class Learnt:
 
     @staticmethod
     def nothing(bounds: Bounds) -> Learnt:
-        """Before anything was measured: all cores there are, and no limit elsewhere."""
+        """Return it before any measurement: all cores there are, and no other limit."""
         agent_cores = math.inf if bounds.agent_cores is None else max(bounds.agent_cores, MIN_CORES)
         return Learnt(bounds, Rates(math.inf, math.inf, bounds.loader_cores, agent_cores))
 
@@ -81,23 +81,23 @@ class Learnt:
 
     @property
     def knows_wire(self) -> bool:
-        """Whether the wire's rate is known, and not only that it is at least as high as what an epoch has used."""
+        """True if the wire's rate is known, and not only a lower bound by an epoch's use."""
         return math.isfinite(self.rates.wire_bytes_s) and not self.wire_doubt.burst_due
 
     def known_upkeep_s(self, probed_s: UpkeepCosts) -> UpkeepCosts:
-        """The agent's upkeep as epochs have shown it, or else as dry runs did."""
+        """Return the agent's upkeep as epochs have shown it, or else as dry runs did."""
         return self.upkeep_s.or_else(probed_s)
 
     def resized(self, loader_cores: float) -> Learnt:
-        """With other cores that the loader's processes may use, which it then is taken to have."""
+        """Return it with another number of cores for the loader's processes, which they are assumed to have."""
         bounds, rates = replace(self.bounds, loader_cores=loader_cores), replace(self.rates, loader_cores=loader_cores)
         return replace(self, bounds=bounds, rates=rates)
 
     def after_burst(self, found_bytes_s: float | None) -> Learnt:
-        """After a burst of files.
+        """Return it after a burst of files.
 
         Args:
-            found_bytes_s: the rate that the wire had, at least; None if nothing came.
+            found_bytes_s: minimum rate of the wire; None if nothing arrived.
         """
         rates = self.rates
         if found_bytes_s is not None:
@@ -108,13 +108,13 @@ class Learnt:
     def after(
         self, epoch: EpochMeasure, planned: EpochTime | None, probed_upkeep_s: UpkeepCosts, ops_s: float | None = None
     ) -> Learnt:
-        """After an epoch.
+        """Return it after an epoch.
 
         Args:
-            epoch: what it used.
-            planned: what the plan said of an epoch over all samples at `planning_rates`; None if none was followed from
-                the first sample to the last.
-            probed_upkeep_s: the agent's upkeep as dry runs have shown it.
+            epoch: its measurements.
+            planned: the plan's estimate for an epoch over all samples at `planning_rates`; None if none was followed
+                from the first sample to the last.
+            probed_upkeep_s: the agent's upkeep by dry runs.
             ops_s: loader CPU seconds of all ops of a sample, a mean, if it was measured in this epoch.
         """
         learnt = replace(self, upkeep_s=epoch.upkeep_s.or_else(self.upkeep_s))
@@ -135,10 +135,12 @@ class Learnt:
         return replace(learnt, rates=rates, healing=healing, wire_doubt=wire_doubt)
 
     def _with_loads(self, epoch: EpochMeasure, planned: EpochTime, more_upkeep_s: UpkeepCosts) -> Learnt:
-        """How the CPU seconds that an epoch used compare with those that were planned for it.
+        """Return it with the ratio of an epoch's CPU seconds to the planned ones.
 
         Args:
-            more_upkeep_s: what the upkeep is now known to be beyond what the plan counted.
+            epoch: its measurements.
+            planned: the plan's estimate.
+            more_upkeep_s: upkeep known now, less the plan's.
         """
         rates, share = self.planning_rates, epoch.samples / max(1, self.bounds.samples)
         loader_s = planned.loader_cpu_s * rates.loader_cores * share
@@ -156,8 +158,8 @@ class Learnt:
 
 
 def _load(known: float | None, used_s: float, planned_s: float) -> float | None:
-    """Used CPU seconds per planned one, averaged with what was known; far fewer than known are believed at once, since
-    a disturbance can only make work take more of them."""
+    """Return used CPU seconds per planned one, averaged with the known ratio. Far fewer than known are believed at
+    once, since a disturbance can only make work take more of them."""
     if not (used_s > 0 and 0 < planned_s < math.inf):
         return known
     load = min(max(used_s / planned_s, 1 / MAX_LOAD), MAX_LOAD)

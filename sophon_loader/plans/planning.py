@@ -1,7 +1,7 @@
-"""Which plan is followed now, and what it predicts.
+"""The plan that is followed now, and its prediction.
 
-Pure: rates and tables in, plans out; no clock, socket or process. Whoever drives the epochs says what is known when one
-begins.
+Pure: rates and tables in, plans out; no clock, socket or process. The caller, which drives the epochs, passes what is
+known when one begins.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sophon_loader.plans.trial_windows import KeptTrials, TrialRunner
 
 @dataclass(frozen=True)
 class Known:
-    """What a plan is made from.
+    """Inputs of a plan.
 
     Args:
         coverage: share of the samples that have been profiled, in [0, 1].
         rates: of the resources, in the CPU seconds that the cost model counts.
-        facts: gives what a policy plans from. Called only when there is something to plan, because the facts hold a row
-            per sample and choice.
+        facts: returns the policy's facts. Called only when there is something to plan, because they hold a row per
+            sample and choice.
     """
 
     coverage: float
@@ -34,10 +34,10 @@ class Known:
 
 @dataclass(frozen=True)
 class Followed:
-    """The plan that is followed, and what it predicts for a whole epoch at the rates as they are now.
+    """The plan that is followed, and its prediction for a whole epoch at current rates.
 
     Args:
-        predicted: None if the plan cannot tell.
+        predicted: None if the plan has no prediction.
     """
 
     plan: Plan
@@ -49,9 +49,9 @@ class Planner:
 
     Args:
         policy: decides.
-        samples: of the dataset.
-        kept: what an earlier run has tried, for a policy that tries plans out.
-        keep: is given what this one has tried, when it is done.
+        samples: number of samples in the dataset.
+        kept: trials of an earlier run, for a policy that tries plans out.
+        keep: called with this run's trials when they are done.
 
     Example:
         planner = Planner(policy, len(dataset))
@@ -73,25 +73,25 @@ class Planner:
         self._known: Known | None = None
         self._made_from: tuple[float, Rates] | None = None  # coverage and rates of the policy's newest plan
         self.current: Followed | None = None
-        """What is followed; None before the first epoch."""
+        """The current plan; None before the first epoch."""
 
     @property
     def needs_profile(self) -> bool:
-        """Whether the policy plans by what choices cost."""
+        """True if the policy plans by the costs of choices."""
         return self._policy.needs_profile
 
     @property
     def by_cost(self) -> bool:
-        """Whether costs of the choices are of use to the policy, if only to predict."""
+        """True if the policy can use costs of the choices, if only to predict."""
         return self.needs_profile or isinstance(self._policy, TryingPolicy)
 
     def follow(self, known: Known, lag: int, *, measuring: bool = False) -> Followed:
-        """An epoch, or another pass over the data, begins: what it follows.
+        """Return the plan for an epoch, or another pass over the data, that begins.
 
         Args:
             known: at this moment.
-            lag: batches that workers ask for ahead of the one being delivered.
-            measuring: offload nothing, and plan anew the next time.
+            lag: number of batches that workers ask for ahead of the one being delivered.
+            measuring: offload nothing, and plan again the next time.
         """
         self._known = known
         if measuring:
@@ -119,13 +119,13 @@ class Planner:
         return self._set(self._policy.plan(facts))
 
     def delivered(self, seconds: float, samples: int, loader_cpu_s: float, loaded: int) -> Followed | None:
-        """A batch has come; what is followed from now on, if that changes in mid-epoch.
+        """Add a batch; returns the plan from now on, if it changes in mid-epoch.
 
         Args:
             seconds: since the batch before.
-            samples: in the batch.
+            samples: number of samples in the batch.
             loader_cpu_s: CPU seconds of the workers since then.
-            loaded: samples that they finished in these.
+            loaded: number of samples that they finished in these.
         """
         if self._trials is None or self._trials.done:
             return None
@@ -136,7 +136,7 @@ class Planner:
 
     @property
     def trying(self) -> bool:
-        """Whether the policy still tries plans out, and wants to be told of every batch."""
+        """True if the policy still tries plans out, and needs to see every batch."""
         return self._trials is not None and not self._trials.done
 
     def _facts(self) -> Facts:

@@ -1,4 +1,4 @@
-"""What ops cost at the agent: a few samples are run dry there, and their times compared with the loader's."""
+"""Costs of ops at the agent: a few samples are run dry there, and their times compared with the loader's."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_PROBES = 64
-"""Samples that are run dry. Enough for means and for fits of four coefficients, and a small part of an epoch's work."""
+"""Number of samples that are run dry. Enough for means and fits of four coefficients, and little of an epoch's work."""
 PROBE_EPOCH = 0
 """The epoch whose random numbers dry runs use."""
 
 
 class UpkeepCosts(NamedTuple):
-    """The agent's CPU seconds per sample apart from reading, ops and encoding; 0 where they are not known.
+    """The agent's CPU seconds per sample apart from reading, ops and encoding; 0 if unknown.
 
     Args:
         file_s: of a sample that crosses as its file.
@@ -27,11 +27,11 @@ class UpkeepCosts(NamedTuple):
     op_s: float = 0.0
 
     def or_else(self, other: UpkeepCosts) -> UpkeepCosts:
-        """These seconds, and those of `other` where they are not known."""
+        """Return these seconds, and those of `other` for unknown ones."""
         return UpkeepCosts(self.file_s or other.file_s, self.op_s or other.op_s)
 
     def seconds(self, files: int, offloaded: int) -> float:
-        """CPU seconds of so many samples.
+        """Return the CPU seconds of a number of samples.
 
         Args:
             files: samples that crossed as files.
@@ -42,7 +42,7 @@ class UpkeepCosts(NamedTuple):
 
 @dataclass(frozen=True)
 class Probe:
-    """What one sample took at the agent.
+    """Costs of one sample at the agent.
 
     Args:
         index: of the sample.
@@ -63,7 +63,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """What to try.
+    """A sample and a choice to try.
 
     Args:
         index: of the sample.
@@ -81,23 +81,23 @@ class ProbeRequest:
 
 
 def spread_over(samples: int, most: int = MAX_PROBES) -> list[int]:
-    """Indices that lie evenly over all samples.
+    """Return indices that lie evenly over all samples.
 
     Args:
-        samples: how many there are.
-        most: how many indices to return at most.
+        samples: number of samples.
+        most: maximum number of indices.
     """
     count = min(samples, most)
     return [int(i) for i in np.linspace(0, samples - 1, count).round()] if count else []
 
 
 def op_ratios(probes: Sequence[Probe], loader_s: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Agent CPU seconds per loader CPU second, for each op, float64[ops].
+    """Return agent CPU seconds per loader CPU second, for each op, float64[ops].
 
     The ratio of an op that no probe reached is that of all ops together; 1 without any probe.
 
     Args:
-        probes: what samples took at the agent.
+        probes: costs of samples at the agent.
         loader_s: float64[N, ops], the loader's times.
         known: bool[N], which of them are measured.
     """

@@ -18,17 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORMAT = 2
-"""Counted up when the same bytes would mean something else; files of another one are measured anew."""
+"""Version of the format, increased if the same bytes would mean something else; other files are measured again."""
 _DAMAGE = (
     *(OSError, ValueError, TypeError, LookupError, AttributeError, EOFError, RuntimeError, SyntaxError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, struct.error),
 )
-"""What numpy, zipfile and json raise at wrong bytes. RuntimeError is zipfile's for what looks encrypted to it."""
+"""Errors of numpy, zipfile and json at wrong bytes. RuntimeError is zipfile's for files that look encrypted."""
 
 
 @dataclass(frozen=True)
 class ProfileKey:
-    """What a profile depends on.
+    """Conditions of a profile.
 
     Args:
         dataset: fingerprint of the keys of all samples, in order.
@@ -45,11 +45,11 @@ class ProfileKey:
 
 @dataclass(frozen=True)
 class StoredProfile:
-    """What is kept.
+    """Content of a profile's file.
 
     Args:
         arrays: those of a `SampleProfile`, by name.
-        figures: what is the same for all samples, as plain data.
+        figures: figures that hold for all samples, as plain data.
     """
 
     arrays: dict[str, NDArray[Any]]
@@ -61,8 +61,8 @@ def save(path: Path, key: ProfileKey, profile: StoredProfile) -> None:
 
     Args:
         path: of the file; folders are made.
-        key: what the profile depends on.
-        profile: what to keep.
+        key: conditions of the profile.
+        profile: its content.
 
     Raises:
         OSError: it cannot be written; the old file is as it was.
@@ -74,7 +74,8 @@ def save(path: Path, key: ProfileKey, profile: StoredProfile) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write, which takes the place of the one at `path` once it is whole; if that fails, none does.
+    """Within the block, a file to write. Once complete it replaces the one at `path`; after an error nothing is
+    replaced.
 
     Args:
         path: of the file; folders are made.
@@ -96,11 +97,11 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def load(path: Path, key: ProfileKey) -> StoredProfile | str:
-    """A saved profile, or the reason why it cannot be used: missing, damaged, or measured for something else.
+    """Return a saved profile, or the reason why it cannot be used: missing, damaged, or measured for something else.
 
     Args:
         path: of the file.
-        key: what the profile must have been measured for.
+        key: conditions that the profile must have.
     """
     if not path.exists():
         return f"there is no profile at {path} yet"

@@ -1,6 +1,6 @@
-"""What the main process knows of a run: rates, sample costs, and the facts a policy plans from.
+"""Measurements of a run in the main process: rates, sample costs, and a policy's facts.
 
-Owns the connections and the thread that measure; what follows from measurements is worked out in the other files here.
+Owns the connections and the thread that measure; the other files here draw the conclusions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sophon_loader.plans.trial_windows import KeptTrials
 from sophon_loader.wire.frames import content_hash
 
 _PROBE_WAIT_S = 5.0
-"""How long an epoch's end waits for the dry runs that are left; without them the agent's CPU counts as the loader's."""
+"""Seconds that an epoch's end waits for remaining dry runs; without them the agent's CPU counts as the loader's."""
 
 
 class Profiler:
@@ -55,15 +55,15 @@ class Profiler:
         data: the dataset, taken apart.
         chains: its pipelines, by source.
         agreement: None without an agent; then nothing is planned, but rates are still reported.
-        processes: loader processes.
+        processes: number of loader processes.
         path: where profiles are kept, or None.
-        per_sample: whether to keep what each sample takes; otherwise nothing grows with the dataset.
-        agent: which one a profile is of, where that is known before the agreement; see `Agreement.agent`.
-        stage_one_steps: of an epoch, which show whether samples are to be measured; 0: they are, whatever limits.
+        per_sample: True to keep each sample's costs; otherwise nothing grows with the dataset.
+        agent: identifies a profile's agent, if that is known before the agreement; see `Agreement.agent`.
+        stage_one_steps: number of an epoch's steps that decide if samples are measured; 0: they are, under any limit.
 
     Attributes:
-        learnt: what epochs have shown.
-        samples: what is known of each sample; filled by the workers.
+        learnt: results of epochs.
+        samples: costs of each sample; filled by the workers.
         clock: measures the training step.
         pipelines: what the pipelines allow.
         notes: on the profile's file, for the report.
@@ -90,11 +90,11 @@ class Profiler:
         self.begin(agreement, processes)
 
     def begin(self, agreement: Agreement | None, processes: int) -> None:
-        """Begin to measure; once more when an agent comes later, with what it has agreed to.
+        """Begin to measure; called again if an agent comes later, with its agreement.
 
         Args:
             agreement: None without an agent.
-            processes: loader processes.
+            processes: number of loader processes.
         """
         data, path, per_sample = self._data, self._path, self._per_sample
         self._agreement = agreement
@@ -128,7 +128,7 @@ class Profiler:
         self._unoffloaded: Totals | None = None  # the newest of a pass without offloading
 
     def reuse_live(self) -> KeptLive | None:
-        """What an earlier run has kept for a plan that lives; None without any, and `notes` then say why."""
+        """Return an earlier run's figures for a policy that sets prices; None without any, and `notes` then say why."""
         if self._file is None:
             return None
         found = self._file.reuse_live()
@@ -137,12 +137,12 @@ class Profiler:
         return found if isinstance(found, KeptLive) else None
 
     def keep_live(self, kept: KeptLive) -> None:
-        """Write what a plan that lives knows, if a profile is kept."""
+        """Write the figures of a policy that sets prices, if a profile is kept."""
         if self._file is not None:
             self._note(self._file.save_live(kept))
 
     def reuse_trials(self) -> KeptTrials | None:
-        """What an earlier run has tried out, for a policy that does; None without any, and `notes` then say why."""
+        """Return an earlier run's trials, for a policy that tries; None without any, and `notes` then say why."""
         if self._trials is None:
             return None
         found = self._trials.reuse()
@@ -150,7 +150,7 @@ class Profiler:
         return None if isinstance(found, str) else found
 
     def keep_trials(self, kept: KeptTrials) -> None:
-        """Write what was tried out, if a profile is kept."""
+        """Write the trials, if a profile is kept."""
         if self._trials is not None:
             self._note(self._trials.save(kept))
 
@@ -159,12 +159,12 @@ class Profiler:
             self.notes = (*self.notes, text)
 
     def resize(self, processes: int) -> None:
-        """There is another number of loader processes now."""
+        """Note another number of loader processes."""
         self.learnt = self.learnt.resized(min(cores_available(), float(processes)))
 
     @property
     def rates(self) -> Rates:
-        """What the resources can do, as epochs have shown it."""
+        """Rates of the resources, as epochs have shown them."""
         return self.learnt.rates
 
     @property
@@ -175,7 +175,7 @@ class Profiler:
 
     @property
     def knows_wire(self) -> bool:
-        """Whether the wire needs no burst before the next plan; see `Learnt.knows_wire`."""
+        """True if the wire needs no burst before the next plan; see `Learnt.knows_wire`."""
         return self.learnt.knows_wire
 
     # --- measuring --------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class Profiler:
         self.learnt = self.learnt.after_burst(found)
 
     def make_ready(self) -> None:
-        """An epoch begins whose policy plans by what samples take: see that the wire's rate is known if it must be."""
+        """Make sure that the wire's rate is known if needed, as an epoch begins whose policy plans by sample costs."""
         staged = self._stage_one_steps > 0 and self.samples.coverage < 1 and not self.samples.recording
         self._stage_one_left = self._stage_one_steps if staged and self._agreement is not None else 0
         if (self._stage_one_left or self.samples.known.any()) and not self.knows_wire:
@@ -203,17 +203,17 @@ class Profiler:
 
     @property
     def in_stage_one(self) -> bool:
-        """Whether it is still open what limits, and `first_steps` is to be told."""
+        """True if the limiting resource is still unknown, and `first_steps` is to be called."""
         return self._stage_one_left > 0
 
     def first_steps(self, totals: Totals) -> str:
-        """A batch has come, `in_stage_one`, which decides whether samples are measured from now on.
+        """Add a batch while `in_stage_one`, which decides if samples are measured from now on.
 
         Args:
             totals: of the epoch so far, without offloading.
 
         Returns:
-            What stage 1 has found, in words, once its last step is done; else "".
+            The result of stage 1, in words, after its last step; else "".
         """
         self._stage_one_left -= 1
         found = self._throughput(totals)
@@ -227,12 +227,12 @@ class Profiler:
         return f"stage 1: the network limits ({found}): this epoch measures, without offloading"
 
     def findings(self, before: Findings, epoch: EpochMeasure, totals: Totals, *, measured: bool) -> Findings:
-        """What has been learnt from an epoch, or from one pass of an endless one.
+        """Return the findings from an epoch, or from one pass of an endless one.
 
         Args:
-            before: what was found until then, of which the plan stays.
-            epoch, totals: what was used, and counted.
-            measured: whether it ran without offloading, to measure only.
+            before: earlier findings, whose plan stays.
+            epoch, totals: its measurements, and its counts.
+            measured: True if it ran without offloading, to measure only.
         """
         rates, throughput = self.rates.measured(), self.throughput(totals, measured=measured)
         busy = gpu_utilisation()
@@ -242,11 +242,11 @@ class Profiler:
         return replace(before, bottleneck=bottleneck, rates=rates, throughput=throughput)
 
     def throughput(self, totals: Totals, *, measured: bool) -> dict[str, float]:
-        """Stage 1 after a pass: samples/s of GPU, I/O and CPU by themselves, those that are known, by name.
+        """Return stage 1 after a pass: samples/s of GPU, I/O and CPU by themselves, those that are known, by name.
 
         Args:
             totals: of the pass.
-            measured: whether the wire is to be measured now, if it is not known.
+            measured: True if the wire is to be measured now, if it is not known.
         """
         if measured and not self.knows_wire:
             self.measure_wire()
@@ -279,7 +279,7 @@ class Profiler:
             self._prober.start()
 
     def _probed_choices(self, source: int) -> list[Choice]:
-        """What to try with a sample of this source: all ops, and each encoding whose size must be found by trying."""
+        """Return the choices to try with a sample of this source: all ops, and encodings whose sizes need trials."""
         pipelines, reach = self.pipelines, self.pipelines.reach[source]
         choices = [Choice(reach, PLAIN[0])] if reach else []
         return choices + fitted_choices(
@@ -290,18 +290,18 @@ class Profiler:
         )
 
     def cancel_probing(self) -> None:
-        """Have the prober ask no more; what it has found is lost."""
+        """Have the prober ask no more; its results are lost."""
         if self._prober is not None:
             self._prober.cancel(_PROBE_WAIT_S)
             self._prober = None
 
     def epoch_measure(self, totals: Totals, seconds: float, processes: int) -> EpochMeasure:
-        """An epoch, or one pass of an endless one, in the terms that rates are learnt from.
+        """Return the measurements of an epoch, or of one pass of an endless one, that rates are learnt from.
 
         Args:
-            totals: what its workers have counted.
-            seconds: how long it took.
-            processes: loader processes.
+            totals: counted by its workers.
+            seconds: its duration.
+            processes: number of loader processes.
         """
         return EpochMeasure(
             seconds=seconds,
@@ -321,8 +321,8 @@ class Profiler:
         """Learn from an epoch, and keep the profile if it has grown.
 
         Args:
-            epoch: what it used.
-            planned: what the plan said of an epoch over all samples, if one was followed to the end.
+            epoch: its measurements.
+            planned: the plan's estimate for an epoch over all samples, if one was followed to the end.
         """
         measured = self.samples.recording
         ops_s = self.samples.mean_ops_s if measured and not epoch.offloaded else None
@@ -336,7 +336,7 @@ class Profiler:
             self._keep()
 
     def grown(self) -> None:
-        """More samples are known, from elsewhere: make use of them, and keep the profile."""
+        """Use the profiles of more samples, which others have measured, and keep the profile."""
         self._calibration = None
         self.samples.recording = self.samples.coverage < 1
         self._keep()
@@ -349,7 +349,7 @@ class Profiler:
 
     @property
     def calibration(self) -> Calibration:
-        """What is the same for all samples, but for the upkeep that epochs have shown."""
+        """Figures that hold for all samples, without the upkeep that epochs have shown."""
         if self._calibration is None:
             rows = sorted({probe.index for probe in self._probes})
             shares = dict(zip(rows, self._shares.of(rows, PROBE_EPOCH), strict=True))
@@ -359,7 +359,7 @@ class Profiler:
         return self._calibration
 
     def model(self) -> CostModel:
-        """What each choice costs."""
+        """Return the cost model of all choices."""
         upkeep_s = self.learnt.known_upkeep_s(self.calibration.upkeep_s)
         calibration = replace(self.calibration, upkeep_s=upkeep_s)
         files_here = self._agreement is not None and self._agreement.terms.files_here
@@ -368,11 +368,11 @@ class Profiler:
         return CostModel(self.samples, calibration, reach, self._allowed, plain=plain, files_here=files_here)
 
     def table(self, epoch: int) -> ChoiceTable | None:
-        """The costs of every choice in an epoch; None while no sample is profiled."""
+        """Return the costs of every choice in an epoch; None while no sample is profiled."""
         return self.model().table(self._shares.in_turn(epoch))
 
     def facts(self, table: ChoiceTable | None) -> Facts:
-        """What a policy plans from."""
+        """Return the facts that a policy plans from."""
         plain, resize_cut = self.pipelines.plain_cuts(self._allowed), self.pipelines.resize_cut
         fitted = fitted_choices(
             self._allowed,
@@ -388,7 +388,7 @@ class Profiler:
 
 
 def _upkeep(totals: Totals) -> UpkeepCosts:
-    """The mean upkeep of either kind of sample, if there were enough of them."""
+    """Return the mean upkeep of either kind of sample, if there were enough of them."""
     files = totals.samples - totals.offloaded - totals.fallbacks
     upkeep = UpkeepCosts()
     if files >= MIN_COUNTED:

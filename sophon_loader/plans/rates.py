@@ -1,9 +1,9 @@
-"""Stage 1: what an epoch used of GPU, wire, loader CPU and agent CPU, and what it says of their rates.
+"""Stage 1: an epoch's use of GPU, wire, loader CPU and agent CPU, and its conclusions for their rates.
 
 `revised` goes through these rules in this order; where one changes a rate, the later ones see the new value. "Waited"
 is the share of their time for which the loader's workers waited for replies, "queued" the share of their turnaround for
 which offloaded samples waited for a worker of the agent. "Late" is the part of "waited" in which replies waited for one
-another; in the rest they had a long way, and too little was asked for ahead, which is nobody's limit.
+another; the rest is latency while too little was asked for ahead, which is no resource's limit.
 
 | the epoch showed | rate that is revised | why |
 | --- | --- | --- |
@@ -17,11 +17,11 @@ another; in the rest they had a long way, and too little was asked for ahead, wh
 | late >= 0.6, queued less | wire: what it brought | nothing but replies held the loader up |
 
 The loader may get less than the cores it may use, since the training process needs some too. An epoch that mostly waits
-is no reason to lower its rate, only to raise it: a worker that mostly sleeps gets its core whenever it wakes up, and of
-several that take turns each has had all of it.
+is no reason to lower its rate, only to raise it. A worker that mostly sleeps gets its core whenever it wakes up, and
+several that take turns have each had all of it.
 
-Two rates may rise without proof because one that was learnt in a bad moment would keep the plan from using that
-resource, and so never be proved wrong. `healing.Healing` decides when they may, and watches how that ends.
+Two rates may rise without proof. If one that was learnt in a bad moment could not, it would keep the plan from using
+that resource, and so never be proved wrong. The class `healing.Healing` decides when they may, and watches the results.
 """
 
 from __future__ import annotations
@@ -36,24 +36,26 @@ from sophon_loader.plans.probes import UpkeepCosts
 # The shares below are judgements, not measurements. What they do to whole runs is played through in
 # tests/unit/plans/test_recovery.py, and is measured by bench.live (docs/results.md).
 HELD_UP_BY_REPLIES_FROM = 0.3
-"""A loader that waits for replies for a smaller share of its time is not held up by them: some waiting is left in every
-epoch, at its start and wherever the samples of one batch are larger than those of another."""
+"""Share of its time from which on a loader that waits for replies counts as held up by them. Some waiting is left in
+every
+epoch: at its start, and where one batch has larger samples than another."""
 HELD_UP_BY_NOTHING_ELSE_FROM = 0.6
-"""A loader that waits for this share of its time is held up by replies and nothing else. Between the two shares the
-loader may be the limit as well, so the wire is blamed only if it also ran near its known rate (`NEAR_LIMIT_FROM`)."""
+"""Share of its time from which on a loader that waits is held up by replies and nothing else. Between the two shares
+the loader may be the limit as well, so the wire is blamed only if it also ran near its known rate
+(`NEAR_LIMIT_FROM`)."""
 NEAR_LIMIT_FROM = 0.9
-"""A resource that is in use for this share of an epoch may be its limit. The rest is what start-up, the last batch and
-the scatter of rates take."""
+"""Share of an epoch from which on a resource in use may be its limit. Start-up, the last batch and the scatter of rates
+take the rest."""
 HELD_UP_BY_STEP_FROM = 0.7
-"""A training step that takes this share of an epoch holds the loader up, which then works less than it could."""
+"""Share of an epoch from which on a training step holds the loader up, which then works less than it could."""
 AGENT_IS_LIMIT_FROM = 0.8
-"""If offloaded samples spend a larger share of their turnaround in the agent's queue, its workers are the limit. On a
-slow wire that the workers keep up with, replies wait behind others, and the queue has the smaller part."""
+"""Share of their turnaround in the agent's queue, above which its workers limit offloaded samples. On a slow wire that
+the workers keep up with, replies wait behind others, and the queue has the smaller part."""
 AGENT_IS_FREE_BELOW = 0.5
-"""If they spend a smaller share there, the agent was free more often than not: it can do more than it was asked for."""
+"""Share below which the agent was free more often than not: it can do more than it was asked for."""
 GROWTH = 1.5
-"""Times the known cores of the agent that are tried first. If they are not there, an epoch planned with them takes at
-most this many times as long."""
+"""Factor of the agent's known cores that is tried first. If they do not exist, an epoch planned with them takes at most
+this many times as long."""
 MAY_RISE = frozenset({"loader_cores", "agent_cores"})
 """Names of the rates that may rise without proof."""
 _BOTTLENECKS = {
@@ -66,7 +68,7 @@ _BOTTLENECKS = {
 
 @dataclass(frozen=True)
 class EpochMeasure:
-    """What an epoch, or one pass of an endless one, used.
+    """Measurements of an epoch, or of one pass of an endless one.
 
     Example:
         >>> epoch = EpochMeasure(10.0, 1000, 50e6, 8.0, 6.0, math.inf, waiting=0.8, queueing=0.1)
@@ -78,11 +80,12 @@ class EpochMeasure:
         samples: delivered.
         wire_bytes: received.
         loader_cpu_s, agent_cpu_s: CPU seconds of the loader's workers, and of the agent as it reports them.
-        gpu_samples_s: samples per second of the training step; inf if that has not been measured.
+        gpu_samples_s: samples/s of the training step; inf if unmeasured.
         waiting: share of their time for which the loader's workers waited for replies; 0 to 1, or NaN.
-        queueing: share of their turnaround for which offloaded samples waited for a worker of the agent; likewise.
-        offloaded: samples that had ops run at the agent.
-        upkeep_s: what the agent took for each sample apart from reading, ops and encoding.
+        queueing: share of their turnaround for which offloaded samples waited for a worker of the agent; 0 to 1, or
+            NaN.
+        offloaded: number of samples that had ops run at the agent.
+        upkeep_s: the agent's CPU seconds for each sample apart from reading, ops and encoding.
         starving: the part of `waiting` in which more could have been on its way, had torch handed out more batches.
     """
 
@@ -104,7 +107,7 @@ class EpochMeasure:
         return self.waiting - self.starving
 
     def used(self, rates: Rates) -> dict[str, float]:
-        """Seconds that each resource needed for this epoch's work at `rates`, by the rate's name."""
+        """Return the seconds that each resource needed for this epoch's work at `rates`, by the rate's name."""
         return {
             "gpu_samples_s": self.samples / rates.gpu_samples_s,
             "wire_bytes_s": self.wire_bytes / rates.wire_bytes_s,
@@ -113,7 +116,7 @@ class EpochMeasure:
         }
 
     def bottleneck(self, rates: Rates) -> str:
-        """The resource that this epoch needed longest at `rates`: gpu, wire, loader-cpu or agent-cpu."""
+        """Return the resource that this epoch needed longest at `rates`: gpu, wire, loader-cpu or agent-cpu."""
         used = self.used(rates)
         return _BOTTLENECKS[max(used, key=lambda name: used[name])]
 
@@ -126,15 +129,15 @@ def revised(
     may_rise: Collection[str] = MAY_RISE,
     growth: float = GROWTH,
 ) -> Rates:
-    """The rates after an epoch, by the rules in this module's docstring.
+    """Return the rates after an epoch, by the rules in this module's docstring.
 
     Args:
         rates: those before.
-        epoch: what it used. One without samples or without a length changes nothing.
+        epoch: its measurements. One without samples or without a length changes nothing.
         max_loader_cores: cores that the loader may use.
         offered_agent_cores: cores that the agent offers; with 0 its rate does not rise without proof.
         may_rise: names of the rates that may rise without proof.
-        growth: times its cores that the agent is given without proof, > 1.
+        growth: factor of its cores that the agent is given without proof, > 1.
     """
     if epoch.samples <= 0 or epoch.seconds <= 0:
         return rates
@@ -164,5 +167,5 @@ def revised(
 
 
 def _with(rates: Rates, name: str, value: float) -> Rates:
-    """`rates` with another value, unless that is no rate: the agent reports its seconds itself, and may be wrong."""
+    """Return `rates` with another value, unless that is invalid: the agent's own seconds may be wrong."""
     return replace(rates, **{name: value}) if 0 < value < math.inf else rates

@@ -1,4 +1,4 @@
-"""How much of each picture an epoch's crops will read: drawn with the epoch's own random numbers, before it begins."""
+"""Shares of pictures that an epoch's crops will read: drawn with the epoch's own random numbers, before it begins."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from sophon_loader.plans.allowed_cuts import AllowedCuts
 from sophon_loader.plans.costs import region_share
 
 EXACT_SHARES = 2_000
-"""Samples of which each one's own crop is drawn for a plan. Drawing takes about 25 us each, so 50 ms for these; a plan
-for more samples gets by with the spread of these."""
+"""Maximum number of samples whose own crops are drawn for a plan. Drawing takes about 25 us each, so 50 ms for these; a
+plan for more samples uses the spread of these."""
 
 
 class CropShares:
     """The share of each picture that the first crop of its pipeline reads in an epoch.
 
-    It follows from the epoch's random numbers, so it is known before. It is 1 where a pipeline does not begin with a
-    crop, for samples that have not been profiled, and beside other threads, whose random numbers drawing would disturb.
+    It follows from the epoch's random numbers, so it is known before. It is 1 if a pipeline does not begin with a crop,
+    for samples without a profile, and while other threads run, whose random numbers drawing would disturb.
 
     Example:
         >>> CropShares(pipelines, data.source_of.array, profile, seed=Seed(1)).in_turn(epoch=0).shape
@@ -32,8 +32,8 @@ class CropShares:
 
     Args:
         source_of: int16[N], the source of each sample.
-        profile: of the N samples; tells their sides.
-        seed: of all random numbers; None where no plan needs shares.
+        profile: of the N samples; has their sides.
+        seed: of all random numbers; None if no plan needs shares.
     """
 
     def __init__(
@@ -45,10 +45,11 @@ class CropShares:
         self._seed = seed
 
     def in_turn(self, epoch: int) -> NDArray[np.float64]:
-        """float64[P]: shares that the samples have in turn: exact ones of few samples, else of `EXACT_SHARES` of them.
+        """Return float64[P]: shares that the samples have in turn, exact for few samples, else of `EXACT_SHARES` of
+        them.
 
         Args:
-            epoch: whose random numbers to draw.
+            epoch: number of the epoch whose random numbers to draw.
         """
         count = len(self._source_of)
         if count <= EXACT_SHARES:
@@ -57,11 +58,11 @@ class CropShares:
         return np.random.default_rng(0).permutation(drawn)
 
     def of(self, rows: Sequence[int], epoch: int) -> NDArray[np.float64]:
-        """float64[n]: the shares of some samples.
+        """Return float64[n]: the shares of some samples.
 
         Args:
             rows: n indices of samples.
-            epoch: whose random numbers to draw.
+            epoch: number of the epoch whose random numbers to draw.
         """
         shares = np.ones(len(rows))
         if self._seed is None or not self._pipelines.crops_first or threads_beside():

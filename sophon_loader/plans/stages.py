@@ -1,4 +1,4 @@
-"""Stage 1 of SOPHON's profiler: whether I/O limits at all. What each sample takes is stage 2."""
+"""Stage 1 of SOPHON's profiler: decides if I/O limits at all. Stage 2 measures each sample."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sophon_loader.figures import per_second
 
 @dataclass(frozen=True)
 class Throughput:
-    """What each part could do by itself, if nothing was offloaded; inf where it is not known to limit.
+    """Rate of each part by itself, without offloading; inf if it is not known to limit.
 
     Args:
         gpu: samples/s that the training step takes when its data is ready.
@@ -30,13 +30,13 @@ class Throughput:
 
     @staticmethod
     def of(rates: Rates, samples: int, file_bytes: float, loader_cpu_s: float) -> Throughput:
-        """What rates come to for samples like these.
+        """Return the throughput at given rates, for samples like these.
 
         Args:
             rates: of the resources.
-            samples: of which none was offloaded.
+            samples: number of samples; none of them was offloaded.
             file_bytes: size of their files, all together.
-            loader_cpu_s: CPU seconds that the loader took for them.
+            loader_cpu_s: CPU seconds of the loader for them.
         """
         io = samples * rates.wire_bytes_s / file_bytes if file_bytes else math.inf
         cpu = samples * rates.loader_cores / loader_cpu_s if loader_cpu_s else math.inf
@@ -44,12 +44,12 @@ class Throughput:
 
     @property
     def bottleneck(self) -> str:
-        """The least of them: gpu, io or cpu; of equal ones I/O comes last, so that it must be what limits."""
+        """The slowest part: gpu, io or cpu; of equal ones I/O comes last, so that it must be the limit."""
         found = {"gpu": self.gpu, "cpu": self.cpu, "io": self.io}
         return min(found, key=lambda name: found[name])
 
     def measured(self) -> dict[str, float]:
-        """Those that are known, by name, samples/s."""
+        """Return the known ones, by name, samples/s."""
         return {name: value for name, value in asdict(self).items() if math.isfinite(value)}
 
     def __str__(self) -> str:

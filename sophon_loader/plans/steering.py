@@ -18,22 +18,22 @@ from sophon_loader.plans.profiler import Profiler
 from sophon_loader.workers.shared_plan import SharedPlan
 
 MAX_DEGRADED_SHARE = 0.05
-"""An epoch in which a larger share of samples did not come as planned does not correct the plan."""
+"""Share of samples that did not come as planned, above which an epoch does not correct the plan."""
 log = logging.getLogger(__name__)
 
 
 class Steering:
-    """Of one run under a policy that plans for each sample, in the main process.
+    """Steers one run under a policy that plans for each sample, in the main process.
 
     Args:
         policy: makes the plans.
-        profiler: of the run; says what they are made from.
-        samples: of the dataset.
+        profiler: of the run; has their inputs.
+        samples: number of samples in the dataset.
 
     Attributes:
         planner: holds the plan.
-        shared: where the workers find it.
-        gathering: what goes between ranks of what each has measured; None where this process is the only one.
+        shared: the plan in memory that workers read.
+        gathering: exchange of measurements between ranks; None for a single process.
     """
 
     def __init__(self, policy: Policy, profiler: Profiler, samples: int) -> None:
@@ -45,7 +45,7 @@ class Steering:
         self.gathering: Gathering | None = None
 
     def begin_anew(self) -> None:
-        """An agent has come that the run began without: what was planned until then is of no agent."""
+        """Plan again for an agent that has answered late: earlier plans were made without one."""
         self.planner = self._new_planner()
 
     def _new_planner(self) -> Planner:
@@ -53,10 +53,10 @@ class Steering:
         return Planner(self._policy, self._samples, kept, self._profiler.keep_trials)
 
     def begin(self, epoch: Epoch, agreement: Agreement) -> None:
-        """An epoch begins, or another pass of one: plan it.
+        """Plan an epoch, or another pass of one, that begins.
 
         Args:
-            epoch: which.
+            epoch: that begins.
             agreement: with the agent.
         """
         profiler, planner = self._profiler, self.planner
@@ -73,13 +73,13 @@ class Steering:
         self._tell(epoch, agreement, before, planner.follow(known, epoch.lag, measuring=epoch.measuring))
 
     def delivered(self, epoch: Epoch, agreement: Agreement, seconds: float, samples: int) -> None:
-        """A batch has come while plans are tried out.
+        """Add a batch while plans are tried out.
 
         Args:
-            epoch: whose batch it is.
+            epoch: of the batch.
             agreement: with the agent.
             seconds: since the batch before.
-            samples: in the batch.
+            samples: number of samples in the batch.
         """
         since = epoch.counted()
         before = self.planner.current
@@ -89,7 +89,7 @@ class Steering:
             self._tell(epoch, agreement, before, now)
 
     def turned_over(self, epoch: Epoch, agreement: Agreement) -> None:
-        """A pass of an epoch has ended, and the next begins."""
+        """Go on to the next pass of an epoch."""
         before = self.planner.current
         self.begin(epoch, agreement)
         now = self.planner.current
@@ -97,19 +97,19 @@ class Steering:
         epoch.replanned = before is None or now is None or now.plan is not before.plan
 
     def predicted(self, epoch: Epoch, totals: Totals, *, whole: bool) -> EpochTime | None:
-        """What was predicted for a pass that has ended; None if that is no measure of the plan.
+        """Return the prediction for a pass that has ended; None if the pass is no measure of the plan.
 
         Args:
             epoch: of the pass.
             totals: of the pass.
-            whole: whether it was one over as many samples as there are.
+            whole: True if it delivered as many samples as the dataset has.
         """
         odd = totals.fallbacks + totals.degraded > MAX_DEGRADED_SHARE * totals.samples
         followed = self.planner.current
         return followed.predicted if whole and not odd and not epoch.replanned and followed else None
 
     def _tell(self, epoch: Epoch, agreement: Agreement, before: Followed | None, now: Followed) -> None:
-        """Tell the workers and the report which plan is followed."""
+        """Give the workers and the report the current plan."""
         if before is None or now.plan is not before.plan:
             self.shared.set(now.plan, agreement.encodings)
             log.info(log_line("plan followed", epoch=epoch.number, policy=now.plan.policy, reason=now.plan.reason))

@@ -11,15 +11,15 @@ from sophon_loader.decide.plan import Plan
 from sophon_loader.decide.policy import Trial, TryingPolicy
 
 PATIENCE = 3.0
-"""Times the first window's seconds after which a later one ends, however few of its steps it has seen: a candidate that
-makes the traffic grow tenfold is soon known to."""
+"""Factor to the first window's seconds after which a later one ends, after any number of steps: a candidate that makes
+the traffic grow tenfold is soon known to."""
 ALIKE = 1.3
-"""Times a kept rate, or a part of it, that still counts as the same job: FastFlow's own threshold."""
+"""Factor to a kept rate, up or down, within which it still counts as the same job: FastFlow's own threshold."""
 
 
 @dataclass(frozen=True)
 class KeptTrials:
-    """What an earlier run has tried.
+    """Trials of an earlier run.
 
     Args:
         trials: all of them, oldest first.
@@ -30,12 +30,12 @@ class KeptTrials:
     gpu_samples_s: float
 
     def describes(self, trial: Trial, gpu_samples_s: float) -> bool:
-        """Whether a window of now is of the same job.
+        """Return True if a current window is of the same job.
 
         Args:
             trial: the window.
-            gpu_samples_s: of the training step now. A rate that is far above all that was tried limits nothing, so
-                such rates are all alike.
+            gpu_samples_s: of the training step now. A rate far above all that was tried limits nothing, so such rates
+                are all alike.
         """
         same = [one for one in self.trials if (one.choice, one.share) == (trial.choice, trial.share)]
         if same and not _alike(same[-1].samples_s, trial.samples_s):
@@ -52,8 +52,8 @@ class TrialRunner:
     """Takes a trying policy through its windows, batch by batch, over as many epochs as that takes.
 
     With trials of an earlier run the plan that they support is followed from the first batch on. A window of it shows
-    that this still is the same job. If two in a row do not (the first may have had the start of workers in it),
-    everything is tried anew.
+    if this still is the same job. If two in a row do not (the first may include the start of workers), all trials are
+    repeated.
 
     Example:
         >>> trials = TrialRunner(FastFlow(), current_facts, lag=4)
@@ -61,14 +61,14 @@ class TrialRunner:
 
     Args:
         policy: is asked for a plan when it begins and whenever a window is full.
-        facts: returns the facts as they are known now.
-        lag: batches that were asked for before a new plan was set, and so do not count for it.
+        facts: returns the current facts.
+        lag: number of batches that were requested before a new plan was set, and so do not count for it.
         kept: of an earlier run; None, or too little for the policy to decide, and it begins from nothing.
-        warm: batches more that do not count at the very first: workers that have just started are slow.
+        warm: number of further batches that do not count at the very first: workers that have just started are slow.
 
     Attributes:
-        done: whether the policy has seen enough.
-        tried_steps: batches that went to trying plans out.
+        done: True if the policy has seen enough.
+        tried_steps: number of batches used to try plans out.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class TrialRunner:
         self._batches = -warm
 
     def _supported(self, kept: KeptTrials | None) -> Plan | None:
-        """The plan that trials of an earlier run support, if they are enough; they are then on probation."""
+        """Return the plan that trials of an earlier run support, if they are enough; they are then on probation."""
         if kept is None:
             return None
         facts = self._facts()
@@ -105,26 +105,26 @@ class TrialRunner:
 
     @property
     def plan(self) -> Plan:
-        """The plan to follow now."""
+        """Return the plan to follow now."""
         if self._plan is None:
             return self._policy.decide(self._trials, self._facts())
         return self._plan
 
     @property
     def found(self) -> KeptTrials | None:
-        """What a later run should know of what was tried; None before all is, or with nothing to try."""
+        """Return the trials for a later run; None before all are done, or with nothing to try."""
         if not (self.done and self._trials):
             return None
         return KeptTrials(tuple(self._trials), self._facts().rates.gpu_samples_s)
 
     def delivered(self, seconds: float, samples: int, loader_cpu_s: float, loaded: int) -> Plan | None:
-        """A batch has come.
+        """Add a batch.
 
         Args:
             seconds: after the one before, in the same epoch.
-            samples: in the batch.
+            samples: number of samples in the batch.
             loader_cpu_s: CPU seconds of the loader's workers since the one before.
-            loaded: samples that they finished in these.
+            loaded: number of samples that they finished in these.
 
         Returns:
             A new plan to follow if the window is full, else None.

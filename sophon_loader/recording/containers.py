@@ -1,12 +1,12 @@
-"""The functions that stand in for the calls of torchvision's Compose and `to_tensor` while a sample is made.
+"""Replacements for the calls of torchvision's Compose and `to_tensor` while a sample is made.
 
-A Compose that is called on a deferred image runs as it always does, one transform after the other, up to those that
-make a tensor of the image value by value, such as ToTensor and Normalize. These draw no random numbers, so a table
-takes their place (`pipeline.ends`): the same bits, without an image of Pillow's in between. Whoever calls
-`functional.to_tensor` on a deferred image has a table as well: a ToTensor without a Compose, or code of the user's own.
+A Compose that is called on a deferred image runs its transforms one after the other, as always. Only its last ones
+differ, those that make a tensor of the image value by value, such as ToTensor and Normalize. They draw no random
+numbers, so a table replaces them (`pipeline.ends`): the same bits, without another image of Pillow's. On deferred
+images, `functional.to_tensor` uses a table as well, for a ToTensor without a Compose or in the user's own code.
 
-All else is called as the user has written it: several inputs, subclasses of Compose, transforms that the registry does
-not know or that have been changed since, and whatever the table cannot make.
+All else is called as the user has written it: several inputs, subclasses of Compose, and unknown transforms. So are
+transforms that have been changed since, and everything that the table cannot make.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from sophon_loader.recording.stand_in import PerThread, StandIn
 
 
 class Containers:
-    """Runs the containers that one thread calls on deferred images, each with a table for its end where it has one.
+    """Runs the containers that one thread calls on deferred images, with a table for their end if they have one.
 
-    The transforms of a container are looked at when it is called for the second time. That takes a millisecond, which
-    a container that is made for each sample would never earn back.
+    A container's transforms are looked at when it is called for the second time. That takes a millisecond, too long for
+    a container that is made for each sample.
 
     Example:
         >>> containers = Containers()
@@ -48,14 +48,14 @@ class Containers:
 
     def __init__(self) -> None:
         self._ends: WeakKeyDictionary[Any, TableEnd | None] = WeakKeyDictionary()
-        """By container; None for one that has been called once."""
+        """End of each container; None for one that has been called once."""
 
     def standing_in(self) -> AbstractContextManager[None]:
-        """Within, in this thread, containers use their tables. What somebody else puts in their place stays."""
+        """Within the block, containers of this thread use their tables. Functions that other code puts there stay."""
         return _ACTIVE.within(self)
 
     def end_of(self, container: Any) -> TableEnd | None:
-        """The end of a container by a table; None if it has none, or is called for the first time."""
+        """Return a container's end by a table; None if it has none, or is called for the first time."""
         if container not in self._ends:
             self._ends[container] = None
             return None
@@ -66,7 +66,7 @@ class Containers:
 
 
 def _calling(before: Any, cls: Any) -> Any:
-    """What stands in for the method of a class that runs its transforms."""
+    """Return a replacement for the method of a class that runs its transforms."""
 
     @wraps(before)
     def call(container: Any, *inputs: Any, **named: Any) -> Any:
@@ -81,7 +81,7 @@ def _calling(before: Any, cls: Any) -> Any:
 
 
 def _converting(before: Any) -> Any:
-    """What stands in for `functional.to_tensor`: the table of a ToTensor, if what stood there is the library's."""
+    """Return a replacement for `functional.to_tensor`: a ToTensor's table, if the function there is the library's."""
     container = v1.Compose([v1.ToTensor()])
 
     @wraps(before)
@@ -109,11 +109,11 @@ def read_library() -> None:
 
 
 class TableEnd:
-    """The transforms of a container that make a tensor of an image value by value, while they are what they were.
+    """Last transforms of a container, which make a tensor of an image value by value, while they are unchanged.
 
     Args:
-        first: the position of the first of them.
-        transforms: themselves; none if the container has no such end.
+        first: position of the first of them.
+        transforms: all of them; empty if the container has no such end.
         end: their table.
     """
 
@@ -126,19 +126,19 @@ class TableEnd:
 
     @property
     def is_usable(self) -> bool:
-        """Whether there is a table: not for a container without such an end, nor once it has been changed."""
+        """True if there is a table: False for a container without such an end, and after a change of it."""
         return self._end is not None
 
     def run(self, transforms: Sequence[Any], image: Any, *, is_given: bool) -> Any | None:
-        """What they make of an image, by the table.
+        """Run the transforms on an image, by the table.
 
         Args:
             transforms: all that are in the container now.
-            image: at the position `first`.
-            is_given: whether it is what the container was called on, so that somebody may look at it again.
+            image: input of the transform at position `first`.
+            is_given: True if it is the container's own input, so that other code may look at it again.
 
         Returns:
-            Tensor [C, H, W] of the dtype, class and strides that they give it; None if they must be called.
+            Tensor [C, H, W] of their dtype, class and strides; None if they must be called.
         """
         if self._end is None or torch.is_autocast_enabled("cpu"):
             return None
@@ -151,7 +151,7 @@ class TableEnd:
 
 
 def _run(transforms: Sequence[Any], image: Any, end: TableEnd) -> Any:
-    """What the transforms of a container make of an image, one after the other, its end by the table if that can."""
+    """Run the transforms of a container one after the other, its end by the table if possible."""
     value, done = image, 0
     for position, transform in enumerate(transforms):
         if position < done:
@@ -166,7 +166,7 @@ def _run(transforms: Sequence[Any], image: Any, end: TableEnd) -> Any:
 
 
 def _looked_at(container: Any) -> TableEnd:
-    """The end of a container, as its transforms are now."""
+    """Return the end of a container, as its transforms are now."""
     taken = [one for one in _ACTIVE.stand_ins if one.take_away()]  # so that the library's own functions are seen
     try:
         transforms = list(container.transforms)

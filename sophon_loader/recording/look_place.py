@@ -1,4 +1,4 @@
-"""The line of the user's code that is at work: where a picture's pixels were wanted."""
+"""The running line of the user's code that needs a picture's pixels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HUGGING_FACE = "datasets"
 """A library whose name many users give to a folder of their own, so only an installed one is a library."""
 _INSTALLED = {"site-packages", "dist-packages"}
 _TELLING = ("torchvision", "timm", "albumentations")
-"""Whose functions have names that say more than the user's line, such as `to_tensor` in a `Compose`."""
+"""Libraries whose function names say more than the user's line, such as `to_tensor` in a `Compose`."""
 _STANDARD = "python"
 _TYPED_IN = ("<stdin>", "<string>", "<ipython")
 
@@ -25,8 +25,8 @@ class LookPlace(NamedTuple):
     Args:
         file: its path.
         line: its number, as text.
-        function: that it stands in.
-        library: function of a library that it has called for the pixels, "torchvision.to_tensor"; "" for none.
+        function: the function around the line.
+        library: the library function that it has called for the pixels, "torchvision.to_tensor"; "" for none.
     """
 
     file: str
@@ -36,10 +36,10 @@ class LookPlace(NamedTuple):
 
 
 def look_place() -> LookPlace | None:
-    """The innermost line on the stack that is neither a library's for pictures nor the standard library's.
+    """Return the innermost line on the stack outside of libraries for pictures and the standard library.
 
     Returns:
-        None where there is no such line: a dataset and transforms of torchvision's own, say. Takes a few microseconds.
+        None if there is no such line: a dataset and transforms of torchvision, for example. Takes a few microseconds.
     """
     frame: FrameType | None = sys._getframe(1)
     library = ""
@@ -56,7 +56,7 @@ def look_place() -> LookPlace | None:
 
 @lru_cache(maxsize=1024)
 def _library_of(file: str) -> str:
-    """The library that a file of code belongs to; "" for the user's own."""
+    """Return the library that a file of code belongs to; "" for the user's own."""
     if file.startswith("<"):
         return "" if file.startswith(_TYPED_IN) else _STANDARD
     path = Path(file)

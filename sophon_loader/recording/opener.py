@@ -1,4 +1,4 @@
-"""The function that stands in for `PIL.Image.open` while a sample is made, and what came of the pictures it opened."""
+"""A replacement for `PIL.Image.open` while a sample is made, and counts of the pictures that it opened."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from sophon_loader.recording.picture_counts import (
 from sophon_loader.recording.stand_in import PerThread, StandIn
 
 MAX_FILE_NBYTES = 64 << 20
-"""Larger files are left to Pillow, which need not have all of them in memory."""
+"""Maximum size of a file, in bytes. Larger ones are left to Pillow, which need not keep all of them in memory."""
 
 
 class Opener:
-    """Defers the pictures that one thread opens by `PIL.Image.open`; whatever else is opened is Pillow's to open.
+    """Defers the pictures that one thread opens by `PIL.Image.open`; Pillow opens all other files.
 
-    Nothing of Pillow's is replaced but that one name, and only within `opening`. Where somebody else has put a function
-    there, it is called for what is not deferred. What is replaced of torchvision's then is in `containers.py`.
+    Of Pillow, only that one name is replaced, and only within `opening`. If other code has put a function there, it is
+    called for pictures that are not deferred. `containers.py` has the replacements in torchvision.
 
     Args:
-        counts: each picture is added to them when it is decoded, which may be behind its sample; None to count none.
+        counts: each picture is added to them when it is decoded, maybe after its sample; None to count none.
 
     Example:
         >>> opener = Opener()
@@ -62,7 +62,7 @@ class Opener:
 
     @contextmanager
     def opening(self) -> Iterator[Pictures]:
-        """Within, in this thread, `PIL.Image.open` defers, and containers take deferred images to tensors."""
+        """Within the block, in this thread, `PIL.Image.open` defers, and containers take deferred images to tensors."""
         pictures = Pictures(self._rereads, self._counts)
         with _PICTURES.within(pictures), self._containers.standing_in():
             try:
@@ -75,7 +75,7 @@ class Pictures:
     """The pictures that were opened while one sample was made.
 
     Args:
-        rereads: of the process; a picture that is read twice tells the next ones.
+        rereads: of the process; a picture that is read twice informs the next ones.
         counts: see `Opener`.
     """
 
@@ -85,7 +85,7 @@ class Pictures:
         self._deferred: list[_CountedTally] = []
 
     def opened(self, path: Any) -> Image.Image | None:
-        """The image of a path or a file object, its pixels not made yet; None for what Pillow is to open."""
+        """Return the image of a path or a file object, without its pixels; None if Pillow is to open it."""
         found = _bytes_of(path)
         if found is None:
             return None
@@ -100,11 +100,11 @@ class Pictures:
         return image
 
     def left_to_pillow(self, opened: Image.Image) -> None:
-        """A picture was opened that is not deferred."""
+        """Note a picture that is not deferred."""
         self._counts.add(PILLOW, kind_of(opened))
 
     def left_to_pillow_again(self) -> None:
-        """The sample is thrown away, and made again of pictures that are not deferred."""
+        """Note that the sample is thrown away, and made again of pictures that are not deferred."""
         for tally in self._deferred:
             tally.take_back()
 
@@ -116,18 +116,18 @@ class Pictures:
 
     @property
     def deferred(self) -> int:
-        """How many were deferred."""
+        """Number of pictures that were deferred."""
         return len(self._deferred)
 
     @property
     def failed(self) -> bool:
-        """Whether pixels of one could not be made, whatever became of the error; behind `end`, of each
-        picture that Pillow would have decoded."""
+        """True if the pixels of a picture could not be made, even if the user's code caught the error; behind `end`,
+        of each picture that Pillow would have decoded."""
         return any(one.failed for one in self._deferred)
 
 
 class _CountedTally(DecodeTally):
-    """Of one picture; counts who has decoded it first, and where all of it was wanted first.
+    """Tally of one picture; counts who has decoded it first, and the place that needed all of it first.
 
     Args:
         counts: see `Opener`.
@@ -168,7 +168,7 @@ class _CountedTally(DecodeTally):
             self._counts.add(*self._counted_as)
 
     def take_back(self) -> None:
-        """The picture is decoded once more, by Pillow."""
+        """Note that Pillow decodes the picture once more."""
         if self._counted_as:
             self._counts.add(*self._counted_as, by=-1)
             self._counts.add(PILLOW, DAMAGED)
@@ -182,7 +182,7 @@ class _CountedTally(DecodeTally):
 
 
 def _opening(before: Any) -> Any:
-    """What stands at `PIL.Image.open`, given what stood there."""
+    """Return a replacement for `PIL.Image.open`, given the function there."""
 
     @wraps(before)
     def open(fp: Any, *rest: Any, **more: Any) -> Any:
@@ -209,7 +209,7 @@ _PICTURES: PerThread[Pictures] = PerThread(StandIn(Image, "open", _opening))
 
 
 def can_defer() -> bool:
-    """Whether anything is gained in this process: our C decodes and finishes pictures as Pillow does.
+    """Return True if deferring gains time in this process: our C decodes and finishes pictures as Pillow does.
 
     Called before `PIL.Image.open` is replaced, since it compares our C with Pillow.
     """
@@ -219,8 +219,11 @@ def can_defer() -> bool:
 
 
 def _bytes_of(path: Any) -> tuple[bytes, str, Any] | None:
-    """The bytes of a file, its name and the file object that was given, as `Image.open` takes it; None for what is
-    neither a path, nor a file of the file system that is open for reading, nor bytes in memory."""
+    """Return a file's bytes, its name and the file object that was given, as `Image.open` takes it.
+
+    Returns:
+        None if it is not a path, a file of the file system that is open for reading, or bytes in memory.
+    """
     if type(path) is io.BytesIO:
         if path.getbuffer().nbytes > MAX_FILE_NBYTES:
             return None

@@ -1,4 +1,4 @@
-"""Counts of the pictures that samples open, and of the places at which all of one was wanted; shared by processes."""
+"""Counts of the pictures that samples open, and of the places that need all of one; shared by processes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from PIL import Image
 from sophon_loader.host.shared import SharedArray, SharedNotes
 
 OURS, PILLOW, WHOLE = "ours", "pillow", "whole"
-"""What is counted: pictures decoded by C of our own; by Pillow, of each kind of file; wanted whole, at each place."""
+"""Sorts of counts: pictures decoded by our C; by Pillow, of each kind of file; needed whole, at each place."""
 MOST = 48
-"""Kinds and places that each worker tells apart; whatever comes later is counted under the name "" of its own sort."""
+"""Maximum number of kinds and places per worker; later ones are counted under the name "" of their sort."""
 DAMAGED = "of samples with a damaged file"
-"""In place of a kind: pictures of samples that were made again without us."""
+"""Kind of the pictures of samples that were made again without us."""
 _NOTE_NBYTES = 512
 _FIRST = [(OURS,), (PILLOW, ""), (WHOLE,)]
 Counted = tuple[str, ...]
@@ -27,7 +27,7 @@ class PictureCounts:
     """Counts of each worker, in memory that it writes and the main process reads.
 
     Args:
-        workers: that write, at least 1.
+        workers: number of workers that write, at least 1.
 
     Example:
         >>> counts = PictureCounts(workers=1)
@@ -42,7 +42,7 @@ class PictureCounts:
         self._names = SharedNotes(workers * MOST, _NOTE_NBYTES)
 
     def of(self, worker: int) -> WorkerCounts:
-        """Those that one worker adds to.
+        """Return the counts that one worker adds to.
 
         Args:
             worker: its number; no two processes may have the same at once.
@@ -50,7 +50,7 @@ class PictureCounts:
         return WorkerCounts(self._numbers.array[worker], self._names, worker * MOST)
 
     def found(self) -> dict[Counted, int]:
-        """What all workers have counted so far; what was never met is left out."""
+        """Return all workers' counts so far; zeros are left out."""
         found: dict[Counted, int] = {}
         for worker, slot in np.argwhere(self._numbers.array).tolist():
             name = self._names.read(worker * MOST + slot)
@@ -61,12 +61,12 @@ class PictureCounts:
 
 
 class WorkerCounts:
-    """The counts of one worker, for any of its threads; under a microsecond for what was met before.
+    """The counts of one worker, for any of its threads; adding to a known one takes under a microsecond.
 
     Args:
         numbers: int64 [MOST], to be added to.
-        names: where what each number counts is written when it is met.
-        first: the place of this worker's first name.
+        names: where the name of each number is written when it is first used.
+        first: position of this worker's first name.
     """
 
     def __init__(self, numbers: Any, names: SharedNotes, first: int) -> None:
@@ -79,7 +79,7 @@ class WorkerCounts:
             self._slot(counted)
 
     def add(self, *counted: str, by: int = 1) -> None:
-        """Count one more picture of this kind, or place; see `Counted`. `by` -1 takes one back."""
+        """Count one more picture of this kind, or place; see `Counted`. `by=-1` takes one back."""
         with self._lock:
             slot = self._slots.get(counted)
             if slot is None:
@@ -96,10 +96,10 @@ class WorkerCounts:
 
 
 def kind_of(image: Any) -> str:
-    """What kind of file Pillow has opened, in a word or two, such as "PNG", "palette PNG" or "progressive JPEG".
+    """Return the kind of file that Pillow has opened, such as "PNG", "palette PNG" or "progressive JPEG".
 
     Args:
-        image: as `PIL.Image.open` gives it; "" for anything else that a function of the user's own may give.
+        image: result of `PIL.Image.open`; for anything else, which a user's function may return, the kind is "".
     """
     format_ = image.format if isinstance(image, Image.Image) else None
     if not format_:

@@ -1,4 +1,4 @@
-"""What became of the pictures that samples have opened, in sentences: who decoded them, and where all was wanted."""
+"""Sentences on the pictures that samples have opened: how they were decoded, and where all of one was needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LINE_LENGTH = 60
 
 
 def decoded_pictures(found: Mapping[Counted, int]) -> tuple[int, int]:
-    """How many pictures our C has decoded, and how many were left to Pillow.
+    """Return the number of pictures that our C has decoded, and of those left to Pillow.
 
     Args:
         found: see `PictureCounts.found`.
@@ -23,13 +23,13 @@ def decoded_pictures(found: Mapping[Counted, int]) -> tuple[int, int]:
 
 
 def decoded_share(found: Mapping[Counted, int]) -> str:
-    """The pictures that our C has decoded, of all; a clause such as "our C decoded 412 of 480 pictures"."""
+    """Return a clause on the share of pictures that our C has decoded: "our C decoded 412 of 480 pictures"."""
     ours, pillow = decoded_pictures(found)
     return f"our C decoded {ours:,} of {counted(ours + pillow, 'picture')}"
 
 
 def picture_notes(found: Mapping[Counted, int]) -> list[str]:
-    """What a user should know: at most two sentences; none before the first picture.
+    """Return notes for the user: at most two sentences; none before the first picture.
 
     Args:
         found: see `PictureCounts.found`.

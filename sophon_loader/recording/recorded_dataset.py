@@ -1,4 +1,4 @@
-"""The user's dataset, each of whose samples is made while an `Opener` defers the pictures that it opens."""
+"""Wraps the user's dataset, so that an `Opener` defers the pictures that each sample opens."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sophon_loader.recording.picture_counts import PictureCounts
 
 
 class Streamed(NamedTuple):
-    """An index in whose place the sampler gives this one: its sample has a stream of random numbers of its own.
+    """An index that the sampler gives for another one: its sample has its own stream of random numbers.
 
     Args:
         index: as the user's sampler gives it.
-        draw: from which the global generators are seeded before the sample is made.
+        draw: seed of the global generators before the sample is made.
     """
 
     index: Any
@@ -28,13 +28,13 @@ class Streamed(NamedTuple):
 
 
 class RecordedDataset(Dataset[Any]):
-    """What workers read in place of the user's dataset. Each sample runs once, in the worker's order.
+    """The dataset that workers read instead of the user's. Each sample runs once, in the worker's order.
 
-    A sample in which pixels of a picture cannot be made is thrown away, whatever the user's code did with the error.
-    It is made again as Pillow opens its files, from the same states of the global generators.
+    If pixels of a picture cannot be made, its sample is thrown away, even if the user's code caught the error. It is
+    made again as Pillow opens its files, from the same states of the global generators.
 
-    An index may come as `Streamed`. Then the sample begins with generators seeded for it, and leaves them as they were.
-    A batch that the user's own `__getitems__` makes has those of its first sample.
+    An index may be a `Streamed`. Then the sample begins with generators seeded for it, and leaves them as they were. A
+    batch made by the user's own `__getitems__` uses the seed of its first sample.
 
     Args:
         dataset: the user's; samples are made by its own `__getitem__` or `__getitems__`.
@@ -96,7 +96,7 @@ class RecordedDataset(Dataset[Any]):
 
 
 def _makes_batches(dataset: Any) -> bool:
-    """Whether a batch is made by a `__getitems__` of the user's own, and not of torch's classes, which divide it."""
+    """Return True if the user's own `__getitems__` makes batches; torch's classes only divide them."""
     method = getattr(type(dataset), "__getitems__", None)
     if method is Subset.__getitems__:
         return _makes_batches(dataset.dataset)
@@ -112,7 +112,7 @@ def _plain(index: Any) -> Any:
 
 @contextmanager
 def _stream_of(index: Any) -> Iterator[None]:
-    """Within, the global generators begin as an index says; else they go on."""
+    """Within the block, the global generators begin as an index says; else they go on."""
     if type(index) is not Streamed:
         yield
         return
@@ -134,6 +134,7 @@ class ShownDataset:
     def __call__(self, worker: int) -> None:
         info = get_worker_info()
         if info is not None and isinstance(info.dataset, RecordedDataset):
-            object.__setattr__(info, "dataset", info.dataset.dataset)  # which torch means nobody to assign to
+            # `object.__setattr__`, because torch forbids assignments to this object.
+            object.__setattr__(info, "dataset", info.dataset.dataset)
         if self._init is not None:
             self._init(worker)

@@ -1,4 +1,4 @@
-"""Functions that stand at a name of another library while samples are made."""
+"""Functions that replace those of another library while samples are made."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Generic, TypeVar
 
 _Value = TypeVar("_Value")
 _KEPT = 8
-"""Functions that are known again when they stand at a name once more."""
+"""Number of functions that are recognised if they are found at a name again."""
 
 
 class StandIn:
-    """A function that stands in for another one at a name, for as long as any thread needs it.
+    """Replaces the function at a name, for as long as any thread needs it.
 
-    What somebody else puts there meanwhile stays there.
+    A function that other code puts there meanwhile stays there.
 
     Args:
         holder: the module or class that has the name.
         name: of the function.
-        make: makes the function that stands in, given the one that stood there.
+        make: takes the function at the name, and returns its replacement.
 
     Example:
         >>> hook = StandIn(Image, "open", lambda before: counting(before))
@@ -32,11 +32,11 @@ class StandIn:
     def __init__(self, holder: Any, name: str, make: Callable[[Any], Any]) -> None:
         self._holder, self._name, self._make = holder, name, make
         self._made: list[tuple[Any, Any]] = []
-        """What stood there, and what stands in for it; the newest of them. Threads that come at the same time may each
-        make one, so that any of them may be the one that stands there."""
+        """(function that was there, its replacement), the newest ones. Threads that arrive at the same time may each
+        make one, so any of them may be at the name."""
 
     def place(self) -> None:
-        """Have it stand there."""
+        """Put the replacement there."""
         now = getattr(self._holder, self._name)
         if any(hook is now for _, hook in self._made):  # for another thread
             return
@@ -48,7 +48,7 @@ class StandIn:
         setattr(self._holder, self._name, hook)
 
     def take_away(self) -> bool:
-        """Put back what stood there; False if something else stands there by now."""
+        """Put back the function that was there; returns False if the function there now is not ours."""
         now = getattr(self._holder, self._name)
         for before, hook in self._made:
             if hook is now:
@@ -58,7 +58,7 @@ class StandIn:
 
 
 class PerThread(Generic[_Value]):
-    """Functions that stand in for others while any thread has something for them, each thread its own.
+    """Replaces functions while any thread has a value for them, each thread its own.
 
     Threads come and go without a lock, which a fork might copy.
 
@@ -77,12 +77,12 @@ class PerThread(Generic[_Value]):
 
     @property
     def now(self) -> _Value | None:
-        """What this thread has for them; None outside of `within`."""
+        """This thread's value; None outside of `within`."""
         return self._values.get(threading.get_ident())
 
     @contextmanager
     def within(self, value: _Value) -> Iterator[None]:
-        """Within, this thread has that for them, and they stand there."""
+        """Within the block, this thread has that value, and the replacements are in place."""
         thread = threading.get_ident()
         outer = self._values.get(thread)
         self._values[thread] = value

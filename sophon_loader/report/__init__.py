@@ -1,1 +1,1 @@
-"""What an epoch did, and how it is told."""
+"""The report of an epoch: its values, table, page and log."""

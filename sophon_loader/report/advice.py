@@ -1,6 +1,6 @@
-"""What is said of a report: what limits, by how much, and what to do about it, in sentences that need no link. Pure.
+"""Sentences about a report: the resource that limits, by how much, and remedies; they need no link. Pure.
 
-Decided here alone; table, page, values and the line on the terminal render it.
+Only this module decides them; table, page, values and the line on the terminal render them.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from sophon_loader.figures import percent
 from sophon_loader.report.agents import GAIN, IN_USE, LEFT, REFUSED
 
 HARDLY, MUCH = 0.05, 0.25
-"""Shares of the time for which the training waits. Below the first one it limits, whatever the model says; above the
-second one the model must name something else for a verdict."""
+"""Shares of the time that the training spends waiting. Below `HARDLY` the training itself limits, even if the model
+names another resource. Above `MUCH` a verdict needs the model to name another resource."""
 GONE = 0.5
-"""The agent counts as gone if so large a share of the samples had to be read on this host instead."""
+"""Share of the samples read on this host instead, from which on the agent counts as gone."""
 _PERCENT = 0.01
 _NOT_ENOUGH_FOR = " to say what limits"
 _NOT_ENOUGH = f"Not enough data{_NOT_ENOUGH_FOR}"
 _AGENT_CORES = "Give the agent more cores: it then compresses and prepares more."
 _CODECS = "Install the compressing encodings on both hosts: pip install 'sophon_loader[codecs]'."
 _OF_CODECS = ("lepton", "jxl", "jpegls", "htj2k")
-"""What the names of encodings have in them that need those packages."""
+"""Parts of the names of encodings that need those packages."""
 _FREE = {
     "loader-cpu": (
         'Let the loader choose the number of its workers: num_workers="auto".',
         'Move the last ops to the GPU: tail="device".',
     ),
 }
-"""What takes something off a resource and costs nothing."""
+"""Remedies by resource that cost nothing."""
 _MORE = {
     "gpu": "Nothing needs to be done about loading: it keeps up. Only a faster training step or GPU helps.",
     "wire": "Use a faster network, or smaller crops.",
@@ -39,23 +39,23 @@ _MORE = {
     "agent-cpu": _AGENT_CORES,
     "agent-disk": "Use a faster disk at the agent: no offloading helps there.",
 }
-"""What gives more of it."""
+"""Remedies by resource that give more of it."""
 
 
 @dataclass(frozen=True)
 class ReportVerdict:
-    """What is said of a report.
+    """Verdict on a report.
 
     Args:
-        heading: what limits.
-        lead: by how much.
-        advice: what to do. First what takes something off the resource that limits, at no cost; then what is bought,
-            by what it brings.
-        holds: whether the loader's model is of what happened, so that its figures can stand beside it.
-        would_bring: of the report, what limits first, then by what it brings; None where the training does not wait
-            for what the model names.
-        knows: whether there is anything to say.
-        compare: what to compare, where more could have come without offloading; else "". It is in `advice` as well.
+        heading: the resource that limits.
+        lead: by how much it limits.
+        advice: remedies. First those that relieve the limiting resource at no cost, then purchases, by their gain.
+        holds: True if the loader's model describes what happened, so that its figures can be shown next to the verdict.
+        would_bring: the report's, the limiting resource first, then by gain; None if the training does not wait for the
+            resource that the model names.
+        knows: True if a verdict is known.
+        compare: advice to compare with plain loading, if that could have been faster; else "". It is in `advice` as
+            well.
     """
 
     heading: str
@@ -68,37 +68,37 @@ class ReportVerdict:
 
     @property
     def short(self) -> str:
-        """The heading, as a cell of a table has room for it."""
+        """The heading, short enough for a cell of a table."""
         return self.heading.removesuffix(_NOT_ENOUGH_FOR)
 
     @property
     def limits(self) -> str:
-        """What limits and by how much, in sentences; "" where nothing is known."""
+        """The limiting resource and by how much it limits, in sentences; "" if unknown."""
         return f"{self.heading}. {self.lead}".strip() if self.knows else ""
 
     @property
     def helps(self) -> str:
-        """What would help, in a sentence; "" where nothing is known."""
+        """The best remedy, in a sentence; "" if unknown."""
         if self.would_bring is not None:
             return " ".join(filter(None, (self.compare, what_more_brings(self.would_bring))))
         return self.advice[0] if self.knows else ""
 
     @property
     def sentences(self) -> str:
-        """Both of these."""
+        """`limits`, then `helps`."""
         return " ".join(filter(None, (self.limits, self.helps)))
 
 
 def is_gone(samples: float, fallbacks: float) -> bool:
-    """Whether so many samples had to be read on this host that what is known of the agent is of the time before."""
+    """Return True if so many samples were read on this host that facts about the agent are out of date."""
     return samples > 0 and fallbacks >= GONE * samples
 
 
 def verdict_of(values: Mapping[str, Any]) -> ReportVerdict:
-    """The verdict. The wait that the training sees has the last word; the loader's model names the reason.
+    """Return the verdict. The training's own wait decides; the loader's model names the reason.
 
     Args:
-        values: of a report, by the names of `Report.as_dict()`.
+        values: values of a report, by the names of `Report.as_dict()`.
     """
     samples, fallbacks, first = values["samples"], values.get("fallbacks", 0), values.get("bottleneck")
     limits = values["limits"] or ({} if first is None else {first: 1.0})
@@ -131,7 +131,7 @@ def verdict_of(values: Mapping[str, Any]) -> ReportVerdict:
 
 
 def sent_share(wire_bytes: float, read_bytes: float) -> float | None:
-    """Bytes sent, as a share of the files that the agent read for them; None where it sent nothing of any.
+    """Return bytes sent, as a share of the files that the agent read for them; None if it sent none.
 
     Files read on this host are in neither: they did not cross the network from an agent, so they save nothing.
     """
@@ -139,7 +139,7 @@ def sent_share(wire_bytes: float, read_bytes: float) -> float | None:
 
 
 def sent_more(wire_bytes: float, read_bytes: float) -> str:
-    """How many more bytes were sent than the files have: "88 %"; "" where that is not the case.
+    """Return the share by which more bytes were sent than the files have: "88 %"; "" if no more were sent.
 
     Less than a percent reads as equal.
     """
@@ -148,13 +148,13 @@ def sent_more(wire_bytes: float, read_bytes: float) -> str:
 
 
 def times_without(values: Mapping[str, Any]) -> float | None:
-    """Samples per second, as a multiple of those that could come without offloading by the loader's estimate."""
+    """Return samples/s as a multiple of the estimated rate without offloading; None if unknown."""
     known, seconds = values["throughput"].values(), values["seconds"]
     return values["samples"] / seconds / min(known) if known and seconds and values["samples"] else None
 
 
 def told_times(values: Mapping[str, Any], verdict: ReportVerdict) -> str:
-    """A sentence on `times_without`, where that is known; it blames no offloading for what has another reason."""
+    """Return a sentence on `times_without`, "" if unknown; it does not blame offloading for other causes."""
     times = times_without(values)
     assert times is not None, "the caller has looked"
     text = f"{times:.2g} times as many as could come without offloading, by the loader's estimate."
@@ -195,7 +195,7 @@ def _advice(first: str, values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _ask_agent(values: Mapping[str, Any]) -> str:
-    """What to do about agents that send nothing: ask one of those that do not answer, or one of all."""
+    """Return the remedy for agents that send nothing: ask one that does not answer, or else any."""
     agents = [one for one in values.get("agents", ()) if one["state"] not in (LEFT, REFUSED)]
     agents.sort(key=lambda one: one["state"] == IN_USE)
     given = [*(one["agent"] for one in agents), values.get("agent_address", "")]

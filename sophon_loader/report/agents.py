@@ -1,4 +1,4 @@
-"""What each of several agents has done for a loader."""
+"""Share of the work that each of several agents has done for a loader."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from sophon_loader.figures import counted, percent, size
 
 IN_USE, SILENT, MISSING, LEFT, REFUSED = "in use", "does not answer", "yet to come", "has left", "not used"
 STATES = (IN_USE, SILENT, MISSING, LEFT, REFUSED)
-"""In the order in which one of several ranks' is told: the last of them."""
+"""States of an agent, from good to bad. If ranks differ, the report has the worst."""
 GAIN = 1.05
-"""More cores at the agent are of use where twice of them would bring at least so much."""
+"""Minimum factor in samples/s that twice the agent's cores must bring, for more cores to count as useful."""
 
 
 @dataclass(frozen=True)
 class AgentShare:
-    """One of several agents. Counts are from when the loader was made, or its transforms have changed.
+    """Share of one of several agents. Counts start when the loader is made, and when its transforms change.
 
     Args:
         agent: its address.
-        samples, wire_bytes: that it has sent.
-        state: of `STATES`.
-        why: what was got instead of an answer, or why it is not used; else "".
-        group: that it is of; "" for none.
-        lacks: samples that it is known to lack, at least, because others have their files.
-        of_samples: that the dataset has.
-        lost_at: when it was given up last because it did not answer, in seconds since 1970; 0 if it never was.
-        losses: how often it was given up so, each time after it had answered again.
+        samples, wire_bytes: sent by it.
+        state: one of `STATES`.
+        why: what arrived instead of an answer, or the reason why it is not used; else "".
+        group: its group; "" for none.
+        lacks: minimum number of samples that it lacks, counted where others have their files.
+        of_samples: number of samples in the dataset.
+        lost_at: time at which it last stopped answering and was given up, in seconds since 1970; 0 if never.
+        losses: number of times that it was given up so, each after it had answered again.
     """
 
     agent: str
@@ -46,7 +46,7 @@ class AgentShare:
 
     @property
     def note(self) -> str:
-        """For the report's notes."""
+        """A sentence about this agent for the report's notes."""
         if self.state == REFUSED:
             return f"the agent at {self.agent} is not used: {self.why}"
         text = f"the agent at {self.agent} has sent {counted(self.samples, 'sample')}, {size(self.wire_bytes)}"
@@ -61,12 +61,12 @@ class AgentShare:
 def agents_of_use(
     cores: float | None, agents: float | None, states: Sequence[str], would_bring: Mapping[str, float]
 ) -> str:
-    """How many agents a loader could use, and how many it has, in a sentence; "" where that is not known.
+    """Return a sentence with the number of agents that a loader could use and that it has; "" if unknown.
 
     Args:
-        cores, agents: of a report: `wanted_agent_cores` and `wanted_agents`.
-        states: of several agents; none where there is one.
-        would_bring: of the report. Ranks, or moments, may differ in whether an agent is of use.
+        cores, agents: `wanted_agent_cores` and `wanted_agents` of a report.
+        states: of several agents; empty if there is one.
+        would_bring: of the report. Ranks, or moments, may differ in whether an agent is useful.
     """
     if cores is None or agents is None:
         return ""
@@ -81,10 +81,10 @@ def agents_of_use(
 
 
 def lost_now(agents: Sequence[Mapping[str, Any]]) -> str:
-    """How many of the agents do not answer now: "1 of 2 agents lost (3 losses so far)"; "" where all do.
+    """Return the number of agents that do not answer now: "1 of 2 agents lost (3 losses so far)"; "" if all do.
 
     Args:
-        agents: as plain data, as in `Report.as_dict()`; those that have left, or are not used, do not count.
+        agents: plain data, as in `Report.as_dict()`; those that have left, or are not used, do not count.
     """
     there = [one for one in agents if one["state"] not in (LEFT, REFUSED)]
     lost = [one["state"] for one in there].count(SILENT)
@@ -94,10 +94,10 @@ def lost_now(agents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def losses(agents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which of several agents were lost, how often, when last, and what has taken over, in sentences.
+    """Return a sentence for each agent that was lost: how often, when last, and what took over.
 
     Args:
-        agents: as plain data, as in `Report.as_dict()`.
+        agents: plain data, as in `Report.as_dict()`.
     """
     found = []
     for one in agents:
@@ -114,10 +114,10 @@ def losses(agents: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def summed_shares(ranks: Iterable[Iterable[AgentShare]]) -> tuple[AgentShare, ...]:
-    """Each agent once: counts of ranks are added up, of states the worst is told, and of losses the most.
+    """Return each agent once: counts of ranks are added, and of their states and losses the worst is taken.
 
     Args:
-        ranks: the agents of each.
+        ranks: the agents of each rank.
     """
     found: dict[str, AgentShare] = {}
     for one in (one for those in ranks for one in those):

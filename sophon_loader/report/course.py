@@ -15,11 +15,11 @@ from sophon_loader.report.page import FAULTS, PlainReport
 from sophon_loader.report.run_log import VERSION
 
 LONGEST_LINE = 1 << 20
-"""Characters of a line; a longer one is none of a log."""
+"""Maximum number of characters in a line; a longer one is not a line of a log."""
 MOST = 1e15
-"""Numbers of a log are from 0 to this; none of a run is larger."""
+"""Maximum of a log's numbers, which start at 0; no run has a larger one."""
 LAST_S = 1e11
-"""No line is of a later time, in seconds since 1970."""
+"""Maximum time of a line, in seconds since 1970."""
 SECOND = ("time", "seconds", "for_s", "samples", "waited_s", "wire_bytes", "read_bytes")
 OF_WORKERS = ("workers_waited_s", "workers_busy_s", "without_samples_s")
 VALUES = ("seconds", "samples", "wire_bytes", "file_bytes", "read_bytes")
@@ -27,18 +27,18 @@ BY_NAME = ("limits", "would_bring", "throughput")
 PRICES = ("wire_bytes", "agent_s", "loader_s")
 OF_AGENTS = ("wanted_agent_cores", "wanted_agents")
 OF_FAULTS = ("awaited_s", *FAULTS)
-"""What pages are made from. A line must say it, but for what is of workers and faults."""
+"""Fields that pages are made from. A line must have them, except those of workers and faults."""
 
 
 @dataclass
 class EpochCourse:
-    """An epoch as its log tells it.
+    """An epoch, read from a log.
 
     Args:
         number: of the epoch.
         seconds: its lines of the kind "second", in order.
-        told: its newest report; None where it was given up before there was one.
-        ended: whether it has delivered its last batch.
+        told: its newest report; None if it was given up before there was one.
+        ended: True if it has delivered its last batch.
     """
 
     number: int
@@ -47,11 +47,11 @@ class EpochCourse:
     ended: bool = False
 
     def total(self, name: str) -> float:
-        """The sum of a number over its seconds."""
+        """Return the sum of a number over its seconds."""
         return float(sum(one.get(name, 0) for one in self.seconds))
 
     def faults(self) -> Counter[str]:
-        """How often each fault came."""
+        """Return the number of each fault."""
         found: Counter[str] = Counter()
         for one in self.seconds:
             found.update(one.get("faults", {}))
@@ -60,11 +60,11 @@ class EpochCourse:
 
 @dataclass(frozen=True)
 class Course:
-    """A run as its log tells it.
+    """A run, read from a log.
 
     Args:
-        epochs: those of which there is something to tell, in order.
-        unreadable: lines that say nothing.
+        epochs: epochs with at least one line, in order.
+        unreadable: number of lines that cannot be read.
     """
 
     epochs: tuple[EpochCourse, ...]
@@ -72,10 +72,10 @@ class Course:
 
     @property
     def told(self) -> PlainReport:
-        """The newest report that says what limits, or the newest one.
+        """The newest report that has a verdict, or else the newest one.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: there is no report.
         """
         reports = [one.told for one in self.epochs if one.told is not None]
         if not reports:
@@ -84,10 +84,10 @@ class Course:
 
 
 def read_course(path: str | os.PathLike[str]) -> Course:
-    """What the log of a run tells; it may still be written to.
+    """Read the log of a run; it may still be written to.
 
     Raises:
-        ConfigError: it is no log of a run, or one of a newer release.
+        ConfigError: it is not the log of a run, or a newer release wrote it.
         OSError: it cannot be read.
     """
     with open(path, encoding="utf-8", errors="replace") as lines:
@@ -100,10 +100,10 @@ def read_course(path: str | os.PathLike[str]) -> Course:
 
 
 def course_of(lines: Iterable[str]) -> Course:
-    """What the lines of a log tell; one that was cut off, or is none, is counted.
+    """Read the lines of a log; a line that was cut off, or is not one of a log, is counted.
 
     Raises:
-        ConfigError: a line is of a newer release.
+        ConfigError: a newer release wrote the line.
     """
     epochs: list[EpochCourse] = []
     unreadable = 0

@@ -11,12 +11,12 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def asset(name: str) -> str:
-    """The text of a file that pages are made from."""
+    """Return the text of a file that pages are made from."""
     return (files("sophon_loader.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def filled(template: str, **parts: str) -> str:
-    """A template with its places filled in, in one pass: what stands in a part is no place.
+    """Return a template with its places filled in, in one pass: a part cannot contain places.
 
     Args:
         template: name of its file.
@@ -26,31 +26,31 @@ def filled(template: str, **parts: str) -> str:
 
 
 def card(title: str, *parts: str) -> str:
-    """A box with a heading."""
+    """Return a box with a heading."""
     return f"<section><h2>{escape(title)}</h2>{''.join(parts)}</section>"
 
 
 def figure(text: str) -> str:
-    """What a box says first."""
+    """Return the first line of a box."""
     return f'<p class="figure">{escape(text)}</p>'
 
 
 def sentence(text: str) -> str:
-    """A paragraph; nothing where there is nothing to say."""
+    """Return a paragraph; "" if the text is empty."""
     return f"<p>{escape(text)}</p>" if text else ""
 
 
 def listed(items: Iterable[str]) -> str:
-    """A list."""
+    """Return a list."""
     return f"<ul>{''.join(f'<li>{escape(one)}</li>' for one in items)}</ul>"
 
 
 def bars(rows: Sequence[tuple[str, float, str]], whole: float = 0.0) -> str:
-    """Bars with their names and figures, the longest of them as long as there is room; the first one stands out.
+    """Return bars with their names and figures. The longest takes all the room, and the first is highlighted.
 
     Args:
-        rows: name, value, and the value as it is told.
-        whole: the value of a bar that takes all the room, if none is larger.
+        rows: name, value, and the value as text.
+        whole: the value of a bar that takes all the room, if no bar is larger.
     """
     longest = max([whole, *(value for _, value, _ in rows)]) or 1.0
     cells = []
@@ -62,7 +62,7 @@ def bars(rows: Sequence[tuple[str, float, str]], whole: float = 0.0) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "numbers") -> str:
-    """A table whose first column names its rows.
+    """Return a table whose first column names its rows.
 
     Args:
         head: names of the columns.

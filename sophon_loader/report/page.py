@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else: no network, no other file, and no script for what it says."""
+"""Page of a report: one HTML file without network, other files, or scripts for its text."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FAULTS = {
     "corrupt": ("message", "damaged on the way"),
     "malformed": ("message", "against the protocol"),
 }
-"""By the names of `Report.as_dict()`: of what, and what happened to it."""
+"""Fault, by its name in `Report.as_dict()` -> (noun of the things concerned, what happened to them)."""
 _WORDS = (
     '<p class="dim"><b>Loader</b>: the part of the training program that gets samples and prepares them. '
     "<b>Agent</b>: a program near the files that prepares samples for it. <b>Offloading</b>: having an agent prepare "
     "them.</p>"
 )
-"""What the page speaks of, for a reader who has seen none of it."""
+"""Definitions of the page's words, for readers who are new to them."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class PlainReport:
     """A report as plain data, which a log can hold.
 
     Args:
-        title: above its table.
-        rows: of its table.
+        title: heading of its table.
+        rows: rows of its table.
         values: its `as_dict()`.
     """
 
@@ -48,13 +48,13 @@ class PlainReport:
 
 
 def page_of(told: PlainReport, course: str = "", scripts: str = "", faults: Mapping[str, int] | None = None) -> str:
-    """The page of a report.
+    """Return the page of a report.
 
     Args:
         told: the report.
         course: HTML on how the run went, between the verdict and the details.
         scripts: HTML at the end.
-        faults: how often each came in the whole run; None where the report is all that is known.
+        faults: number of each fault in the whole run; None if only the report is known.
     """
     verdict = verdict_of(told.values)
     lead = f'<p class="lead">{escape(verdict.lead)}</p><p class="dim">{escape(told.title)}</p>'
@@ -79,7 +79,7 @@ def page_of(told: PlainReport, course: str = "", scripts: str = "", faults: Mapp
 
 
 def faults_of(counts: Mapping[str, Any]) -> list[str]:
-    """What went wrong on the way, with how often."""
+    """Return a text for each fault, with its number."""
     return [f"{counted(counts[name], noun)} {what}" for name, (noun, what) in FAULTS.items() if counts.get(name)]
 
 

@@ -1,4 +1,4 @@
-"""What an epoch did, for people and for machines."""
+"""The report of an epoch, for people and for programs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sophon_loader.report.values import ReportValues
 
 @dataclass(frozen=True, repr=False)
 class Report(ReportValues):
-    """The last epoch of a loader, or the running one so far, as it was when it was asked for; `ReportValues` says what
-    it holds.
+    """The last epoch of a loader, or the running one so far; a report does not change later. `ReportValues` lists its
+    values.
 
     Example:
         >>> print(loader.report())  # a table
@@ -43,10 +43,10 @@ class Report(ReportValues):
         return PlainReport(title(self), rows_of(self), self.as_dict())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as a page for a browser: one HTML file that needs no other and no network.
+        """Write the report as a page for a browser: one HTML file without other files or network.
 
         Args:
-            path: of the file, for example `"run.html"`; what was there is replaced.
+            path: of the file, for example `"run.html"`; an existing file is replaced.
 
         Raises:
             OSError: the file cannot be written.

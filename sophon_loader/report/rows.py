@@ -1,6 +1,6 @@
-"""The rows of a report's table, as a user asks: what happened, what limits, what would help, details.
+"""Rows of a report's table, in the order of a user's questions: what happened, what limits, remedies, details.
 
-What is empty or 0 has no row. Programs read `Report.as_dict()` instead, whose names and values stay.
+Empty values and 0 have no row. Programs read `Report.as_dict()` instead, whose names and values stay.
 """
 
 from __future__ import annotations
@@ -21,20 +21,17 @@ if TYPE_CHECKING:
 
 
 def title(report: ReportValues) -> str:
-    """What stands above the table."""
+    """Return the heading of the table."""
     epoch = "" if report.epoch is None else f"epoch {report.epoch}, "
     ranks = "" if report.ranks == 1 else f", sum of {report.ranks} ranks"
     return f"{epoch}policy {report.policy}{ranks}"
 
 
 def rows_of(report: ReportValues) -> list[tuple[str, str]]:
-    """The rows that have something to tell.
+    """Return the rows that are not empty, as (name, value).
 
     Args:
         report: of an epoch.
-
-    Returns:
-        What, and its value.
     """
     return [(what, value) for what, value in _rows(report) if value]
 
@@ -79,13 +76,13 @@ def _samples(report: ReportValues) -> str:
 
 
 def _too_soon(report: ReportValues) -> str:
-    """Why nothing is said of what limits, where speeds are measured and only steps are missing."""
+    """Return the reason why there is no verdict yet, if speeds are measured and only training steps are missing."""
     waiting = report.totals.samples and report.rates and not report.judged
     return f"not known yet: it takes {VERDICT_STEPS} training steps" if waiting else ""
 
 
 def _speeds(rates: Mapping[str, float]) -> str:
-    """What a plan is made with, in the units of each."""
+    """Return the speeds that a plan is made with, each in its unit."""
     told: dict[str, Callable[[float], str]] = {
         "wire_bytes_s": lambda value: f"network {size(value)}/s",
         "loader_cores": lambda value: f"loader {counted(value, 'core')}",
@@ -99,7 +96,7 @@ def _speeds(rates: Mapping[str, float]) -> str:
 
 
 def _throughput(samples_s: Mapping[str, float]) -> str:
-    """What each part could do by itself."""
+    """Return the samples/s that each part could reach by itself."""
     first, *others = [name for name in ("io", "cpu", "gpu") if name in samples_s] or [""]
     if not first:
         return ""
@@ -128,7 +125,7 @@ def _cached(totals: Totals) -> str:
 
 
 def _sent_as(totals: Totals) -> str:
-    """How often each encoding was used, most often first; nothing where all samples are files."""
+    """Return the number of samples by encoding, falling; "" if all samples are files."""
     if not set(totals.encodings) - {"file"}:
         return ""
     falling = sorted(totals.encodings.items(), key=lambda item: -item[1])
@@ -136,7 +133,7 @@ def _sent_as(totals: Totals) -> str:
 
 
 def _cuts(cuts: Mapping[int, int]) -> str:
-    """How many ops ran at the agent; nothing where none did."""
+    """Return the number of samples by number of ops at the agent; "" if no op ran there."""
     if not set(cuts) - {0}:
         return ""
     told = {0: "none", 1: "decoding alone"}
@@ -153,7 +150,7 @@ def _cpu_time(totals: Totals) -> str:
 
 
 def _decoded(totals: Totals) -> str:
-    """By whom; nothing where C of our own was not to."""
+    """Return the number of pictures decoded by our C and by Pillow; "" if our C was switched off."""
     text = f"{counted(totals.fused, 'picture')} by C of our own" if totals.fused else ""
     if totals.unfused:
         which = (

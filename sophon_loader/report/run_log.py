@@ -1,4 +1,4 @@
-"""The file that a run is logged to: one JSON object a line. It never holds up a training, and never ends one."""
+"""Log of a run: a file with one JSON object per line. Logging never delays a training, and never ends one."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from sophon_loader.host.regular import check_regular
 from sophon_loader.logs import log_line
 
 VERSION = 1
-"""Of what lines say; raised when a reader of before would misunderstand them."""
+"""Version of the lines' format; raised if an older reader would misunderstand them."""
 MOST_NAMES = 64
-"""Names that are tried while other processes write to files of these."""
+"""Maximum number of file names that are tried while other processes write to files of these names."""
 log = logging.getLogger(__name__)
 _loaders: Counter[str] = Counter()
 
 
 def file_of(pattern: str, rank: int, loader: int) -> str:
-    """The name of a log.
+    """Return the file name of a log.
 
     Args:
-        pattern: as the user gave it. Where it lacks `{rank}` or `{loader}`, and the number is not 0, that is added.
+        pattern: given by the user. If it lacks `{rank}` or `{loader}`, and that number is not 0, it is added.
         rank: of this process.
         loader: number of the loader within this process.
 
@@ -47,10 +47,10 @@ def file_of(pattern: str, rank: int, loader: int) -> str:
 
 
 class RunLog:
-    """The log of one loader. What an earlier run has logged stays: lines are appended.
+    """Log of one loader. Lines are appended, so the logs of earlier runs stay.
 
-    A second process that would write to the same file, such as a job that was started twice, gets one with a number
-    of its own. When nothing can be written any more, the log stops with one warning.
+    A second process that would write to the same file, such as a job that was started twice, gets a file with another
+    number. If writing fails, the log stops with one warning.
 
     Args:
         pattern: of the file's name.
@@ -74,12 +74,12 @@ class RunLog:
         """Append a line.
 
         Args:
-            kind: of line: "begin", "second" or "report".
-            facts: what it says, as plain data.
-            rank: of this process; a file keeps the name that it has got.
+            kind: "begin", "second" or "report".
+            facts: its content, as plain data.
+            rank: of this process; a file keeps its first name.
 
         Warns:
-            OffloadWarning: once, if it cannot be written.
+            OffloadWarning: once, if the line cannot be written.
         """
         if self._stopped:
             return
@@ -94,7 +94,7 @@ class RunLog:
             warn_user(f"The log {where} stops here, and the training goes on: {error.strerror or error}.")
 
     def close(self) -> None:
-        """Let go of the file; a later line opens it again."""
+        """Close the file; a later line opens it again."""
         if self._closing is not None:
             self._closing()
         self._descriptor = self._closing = None
@@ -118,7 +118,7 @@ def _with(path: str, added: str) -> str:
 
 
 def _locked(wanted: str) -> tuple[int, str]:
-    """A file to append to that no other process appends to, and its name."""
+    """Open a file for appending that no other process appends to; returns its descriptor and name."""
     for number in range(1, MOST_NAMES + 1):
         path = wanted if number == 1 else _with(wanted, f"-{number}")
         # O_NONBLOCK: opening a pipe must not hang.
@@ -141,7 +141,7 @@ def _locked(wanted: str) -> tuple[int, str]:
 
 
 def _end_line(descriptor: int, path: str) -> None:
-    """End the last line of a run that was killed while it wrote it, so that the next one stands by itself."""
+    """End the last line of a run that was killed while writing it, so that the next one is a line of its own."""
     size = os.fstat(descriptor).st_size
     if not size:
         return
@@ -155,7 +155,7 @@ def _append(descriptor: int, line: bytes) -> None:
     """Write all of a line.
 
     Raises:
-        OSError: there is no room, or the file is gone: nobody would ever see what is written to it.
+        OSError: there is no room, or the file is gone, so that no reader could find the line.
     """
     if not os.fstat(descriptor).st_nlink:
         raise FileNotFoundError(errno.ENOENT, "the file is gone")

@@ -1,4 +1,4 @@
-"""The page of a run's log: the verdict of its newest report, and how it went over time."""
+"""Page of a run's log: the verdict of its newest report, and curves over time."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from sophon_loader.report.markup import asset, table
 from sophon_loader.report.page import faults_of, page_of
 
 MOST_POINTS = 1200
-"""Of a curve; more than a screen has columns. Neighbours are added up, so that peaks widen and nothing is left out."""
+"""Maximum number of points of a curve; more than a screen has columns. Neighbours are added, so peaks stay visible."""
 SHORT_S = 0.5
-"""Shorter seconds have no point of their own."""
+"""Minimum length of a point, in seconds; shorter ones are added to their neighbours."""
 MOST_FAULTS = 100
-"""Rows of the table of faults."""
+"""Maximum number of rows in the table of faults."""
 MOST_CHOICES = 5
-"""Choices with a curve of their own."""
+"""Maximum number of choices that have a curve."""
 
 
 def run_page(course: Course) -> str:
-    """The page of a log.
+    """Return the page of a log.
 
     Args:
-        course: that it tells.
+        course: the run.
 
     Raises:
-        ConfigError: it tells of no second of training.
+        ConfigError: the log has no second of training.
     """
     reports = [one.told for one in course.epochs if one.told is not None]
     told = course.told  # which may be of an epoch before an agent was lost
@@ -78,7 +78,7 @@ def _scripts(plots: dict[str, Any]) -> str:
 
 
 def _plots(course: Course) -> dict[str, Any]:
-    """What the script draws: the time of each point, curves, and marks."""
+    """Return the data for the script: the time of each point, curves, and marks."""
     bins = list(_binned([one for epoch in course.epochs for one in _whole_seconds(epoch)]))
     x, begins, marks, passed = [], [], [], 0.0
     for epoch in course.epochs:
@@ -95,7 +95,7 @@ def _plots(course: Course) -> dict[str, Any]:
 
 
 def _whole_seconds(epoch: EpochCourse) -> Iterator[dict[str, Any]]:
-    """Those of an epoch, its last bit with the one before: a rate over some milliseconds says nothing."""
+    """Yield an epoch's seconds, the last short one merged with the one before: its rate alone would mean nothing."""
     seconds = epoch.seconds
     if len(seconds) > 1 and seconds[-1]["for_s"] < SHORT_S:
         yield from seconds[:-2]
@@ -113,7 +113,7 @@ def _binned(seconds: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _added(some: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Neighbouring seconds as one; what is no count is a mean."""
+    """Return neighbouring seconds as one: counts are added, other numbers averaged."""
     sums: dict[str, Any] = {"choices": {}}
     for one in some:
         for name, count in one["choices"].items():
@@ -230,9 +230,10 @@ def _faults(epochs: Sequence[EpochCourse]) -> str:
 
 
 def _lost_agents(epochs: Sequence[EpochCourse]) -> Iterator[tuple[float, int, float, str]]:
-    """When each agent was lost last in an epoch, in which, how many seconds into it, and in words how often.
+    """Yield (time, epoch, seconds into it, text on how often) of each agent's last loss in an epoch.
 
-    Every later report repeats the loss, so it counts where it came: after the epoch before, by that one's last second.
+    Later reports repeat a loss, so it counts in the epoch in which it happened: after the last second of the one
+    before.
     """
     after, counted_before = 0.0, Counter[str]()
     for epoch in (one for one in epochs if one.seconds):

@@ -6,14 +6,14 @@ from sophon_loader.report.advice import sent_share
 from sophon_loader.report.values import ReportValues
 
 COUNTERS = ("fallbacks", "retries", "degraded", "corrupt", "malformed", "verified")
-"""Counters that are told as they are, 0 too: a curve that is missing looks like one that was not logged."""
+"""Counters that are always logged, 0 too: a curve that is missing looks like one that was not logged."""
 
 
 def scalars_of(report: ReportValues) -> dict[str, float]:
-    """Name -> number. What is not known, or divided by nothing, is left out.
+    """Return name -> number. Unknown values, and divisions by 0, are left out.
 
     Args:
-        report: of an epoch; before the first batch, and of a plain DataLoader, there is nothing to tell.
+        report: of an epoch; empty before the first batch, and for a plain DataLoader.
     """
     totals, seconds = report.totals, report.seconds
     if report.epoch is None:

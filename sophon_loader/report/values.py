@@ -1,4 +1,4 @@
-"""What an epoch did, in values; `report.py` has them as a table too."""
+"""Values of an epoch's report; `report.py` makes a table of them."""
 
 from __future__ import annotations
 
@@ -16,47 +16,49 @@ from sophon_loader.report.agents import AgentShare
 
 @dataclass(frozen=True)
 class ReportValues:
-    """The values of a `Report`. Nothing changes them.
+    """The values of a `Report`, which never change.
 
     Args:
         policy: name of the policy.
-        why_not: why nothing was offloaded, or on some of several ranks nothing; "" otherwise.
-        plan_reason: why the policy chose as it did.
-        notes: what a user should know, for example ops that stay at the loader, or versions that differ.
+        why_not: reason why nothing was offloaded, or nothing on some of several ranks; "" otherwise.
+        plan_reason: reason for the policy's plan.
+        notes: facts for the user, for example ops that stay at the loader, or versions that differ.
         epoch: number of the epoch; None before the first batch.
         seconds: time since the epoch began, or its whole time.
         bottleneck: the resource that limits by the loader's model, on which `verdict` has the last word: "gpu" (the
-            training step), "wire" (the network), "loader-cpu", "agent-cpu" or "agent-disk". Under `auto` told while
-            the epoch runs, else at its end. None before it is known, and before the loader has seen 20 training steps;
-            `limits` and `would_bring` are then empty.
-        rates: what plans are made with: samples/s, bytes/s and cores. A rate that is not known to limit is left out.
-        throughput: SOPHON's stage 1: samples/s that `gpu`, `io` (files over the network) and `cpu` (the loader's) could
-            do, each by itself and without offloading; those that are known.
-        limits: by resource, the share of the time for which it is busy; the busiest first. Under `auto` the network is
-            left out until something has waited for it.
-        would_bring: by resource, how many times as many samples/s twice of it would give, by the cost model; of the
-            `cache`, where that has room for a part of the samples.
+            training step), "wire" (the network), "loader-cpu", "agent-cpu" or "agent-disk". Under `auto` it is
+            known while the epoch runs, else at its end. None before that, and before the loader has seen 20
+            training steps; `limits` and `would_bring` are then empty.
+        rates: rates that plans are made with: samples/s, bytes/s and cores. A rate that is not known to limit
+            is left out.
+        throughput: SOPHON's stage 1: samples/s that `gpu`, `io` (files over the network) and `cpu` (the
+            loader's) could reach, each by itself and without offloading; unknown ones are left out.
+        limits: by resource, the share of the time for which it is busy; the busiest first. Under `auto` the
+            network is left out until something has waited for it.
+        would_bring: by resource, the factor in samples/s that twice of it would bring, by the cost model;
+            `cache` is listed if it has room for a part of the samples.
         weighed: by choice, its mean cost over recent samples: bytes on the network, CPU seconds at the agent, and CPU
             seconds left to the loader. "pixels@2" is the value after two ops, as it is.
-        predicted_seconds: what the cost model expected; None if costs were not known.
-        wanted_agent_cores: cores of agents that the loader could use, by the cost model: the fewest with which an epoch
-            is nearly as short as with any number; 0 where no agent is of use. None where that is not known, and under
-            every policy but `auto`, or with a local agent.
-        wanted_agents: the same in agents that have as many cores as those that are used, in the mean.
+        predicted_seconds: the cost model's estimate; None if costs were not known.
+        wanted_agent_cores: number of agent cores that the loader could use, by the cost model: the fewest with
+            which an epoch is nearly as short as with any number. 0 if no agent is useful. None if unknown, under
+            every policy but `auto`, and with a local agent.
+        wanted_agents: the same as a number of agents, each with the mean number of cores of those in use.
         totals: the counters.
-        passes: how often this iteration has delivered as many samples as the dataset has, and went on. At each pass the
-            loader learns and plans anew; `bottleneck` is then that of the last pass, `predicted_seconds` of one.
+        passes: number of times that this iteration has delivered as many samples as the dataset has, and went on.
+            At each pass the loader learns and plans again; `bottleneck` is that of the last pass,
+            `predicted_seconds` of one.
         ranks: number of ranks that this is the sum of. Counters are sums, and so are rates that all ranks know (cores
             that ranks of one host share count once per rank). Times are those of the slowest rank. `limits`,
             `would_bring` and `weighed` are means.
         workers: number of the loader's workers at the end; 0 where the main process loads.
-        group_bytes: where agents have groups, bytes that they have sent since the loader was made, or its transforms
-            have changed: "rack-1 from rack-2" is what ranks of rack-1 got from agents of rack-2.
-        agents: where a loader has several, what each has sent and how it stands.
-        agent_address: of the agent, or of what names the agents, as the user gave it; "local" for the loader's own, ""
-            for none.
+        group_bytes: bytes sent by groups of agents since the loader was made, or its transforms have changed.
+            "rack-1 from rack-2" is what ranks of rack-1 got from agents of rack-2. Empty without groups.
+        agents: share and state of each agent, if a loader has several.
+        agent_address: the user's address of the agent, or name of several; "local" for the loader's own, "" for
+            none.
         awaited_s: part of `seconds` for which the training loop has waited for batches.
-        judged: whether the loader has seen the training steps without which nothing is said of what limits.
+        judged: True if the loader has seen enough training steps for a verdict.
     """
 
     policy: str
@@ -86,17 +88,17 @@ class ReportValues:
 
     @property
     def prepared(self) -> int:
-        """Samples that the agent worked on: it ran ops, cut a part out of the file, or wrote it in fewer bytes."""
+        """Number of samples for which the agent ran ops, cut a part out of the file, or wrote it in fewer bytes."""
         return sum(count for encoding, count in self.totals.encodings.items() if encoding != "file")
 
     @property
     def offloading(self) -> bool:
-        """Whether the agent worked on any sample of this epoch."""
+        """True if the agent worked on any sample of this epoch."""
         return self.prepared > 0
 
     @property
     def summary(self) -> str:
-        """What was offloaded, or why nothing was, in a line."""
+        """One line on the samples that were offloaded, or the reason why none was."""
         totals = self.totals
         if not self.offloading:
             return f"nothing offloaded: {self.why_not}"
@@ -120,16 +122,16 @@ class ReportValues:
 
     @property
     def verdict(self) -> str:
-        """What limits, by how much, and what would help, in sentences; empty while nothing is known."""
+        """The limiting resource, by how much it limits, and remedies, in sentences; "" if unknown."""
         return self.decided.sentences
 
     @property
     def decided(self) -> ReportVerdict:
-        """What `verdict` tells, in its parts."""
+        """`verdict` in its parts."""
         return verdict_of(self._values())
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data; times in seconds, sizes in bytes, `rates` in samples or bytes per second, None = not measured."""
+        """Return plain data; times in seconds, sizes in bytes, `rates` in samples/s or bytes/s; None if unmeasured."""
         values = self._values()
         return {**values, "verdict": verdict_of(values).sentences}
 
@@ -181,7 +183,7 @@ class ReportValues:
 
 
 def _prepared(totals: Totals) -> str:
-    """What the agent did with the samples that it did not send as their files, and with how many if it differs."""
+    """Return what the agent did with the samples that it did not send as files, with counts if they differ."""
     sent = {encoding: count for encoding, count in totals.encodings.items() if encoding != "file"}
     preprocessed = sum(count for cut, count in totals.cuts.items() if cut)
     cut_out = sum(count for encoding, count in sent.items() if used_at(encoding) is UsedAt.FIRST_REGION)

@@ -1,1 +1,1 @@
-"""Ways to a sample, and where each of them stands."""
+"""Routes to a sample, rosters that name them, and the standing of each."""

@@ -1,7 +1,7 @@
-"""A roster that is a folder: a JSON file per agent, which that agent writes anew every few seconds.
+"""A roster that is a folder: a JSON file per agent, which that agent rewrites every few seconds.
 
-Whoever may write to the folder says who the agents are. So what it holds is taken for anything at all, and without a
-key, which names the agent's, only a folder and files that nobody else may write are believed.
+Anyone who may write to the folder decides who the agents are, so its content may be anything. Without a key, which
+names the agent's, only a folder and files are believed that no other user may write.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from sophon_loader.wire.entry import GONE_S, MAX_ENTRY_NBYTES, SUFFIX, AgentEntr
 from sophon_loader.wire.wanted_cores import PREFIX
 
 MAX_ENTRIES = 1000
-"""Read at a look. If the folder has more, those of agents that are met come first, and the rest is drawn anew each
-time: what others write there may hide an agent for some looks, not for good."""
+"""Maximum number of entries read at a look. If the folder has more, those of agents that are met come first. The rest
+is drawn again each time: entries that others write there may hide an agent for some looks, not for good."""
 _MAX_MET = 128
-"""Names of entries whose agents are or were met; twice as many as a loader has places."""
+"""Maximum number of remembered entries of agents that are or were met; twice as many as a loader has places."""
 MAX_NAMES = 16 * MAX_ENTRIES
-"""In the folder that are looked at; others than entries may lie there."""
+"""Maximum number of names in the folder that are looked at; some may not be entries."""
 MAX_SAID = 100
-"""Lines about entries that were left out. Whoever can write there could cause any number."""
+"""Maximum number of lines about entries that were left out: a user who may write there could cause any number."""
 _LIKE = "write file:///FOLDER/EXPORT, such as file:///shared/run/agents/imagenet"
 
 log = logging.getLogger(__name__)
 
 
 class _File(NamedTuple):
-    """An entry's file as it was found. `reason`: why it is left out; `doubt`: why it would be without a key."""
+    """A file of the roster. `reason`: why it is left out; `doubt`: why it would be without a key."""
 
     seen: tuple[int, int, bytes] = (0, 0, b"")
-    """Its time of change, inode and content: another one if it has been written since."""
+    """(time of change, inode, content); differs if the file has been written since."""
     entry: AgentEntry | None = None
     reason: str = ""
     doubt: str = ""
@@ -61,7 +61,7 @@ class _Snapshot(NamedTuple):
 
 @dataclass
 class _Known:
-    """A file that has been an entry, and for how long it has been seen unchanged."""
+    """A file that has been an entry, and the seconds for which it has been seen unchanged."""
 
     seen: tuple[int, int, bytes]
     entry: AgentEntry
@@ -69,15 +69,15 @@ class _Known:
 
 
 class Announced:
-    """The agents of which a folder has an entry that was written anew within 30 s, by this process's clock.
+    """The agents whose entry in a folder was rewritten within 30 s, by this process's clock.
 
     Args:
         text: `file:///FOLDER/EXPORT[/FOLDER]`: the last existing folder is the roster, the rest is export and folder
             within it.
-        keyed: whether agents are known by a key, so that nobody else's entry does harm.
-        wait_s: how long a look may take; 0 not to wait, but take what has been found since the last look.
+        keyed: True if agents are known by a key, so that entries of other users do no harm.
+        wait_s: time limit of a look, in seconds; 0 takes what was found since the last look, without waiting.
         clock: monotonic seconds.
-        say: takes lines about what is left out, each once.
+        say: takes lines about entries that are left out, each once.
 
     Raises:
         ConfigError: the text has another form.
@@ -105,23 +105,23 @@ class Announced:
         self._say = say
         self._said: set[tuple[str, str]] = set()
         self._place: tuple[str, str, str] | None = None
-        """The folder, the export, and the folder within that, once agents have been found there."""
+        """(folder, export, folder within that), once agents have been found there."""
         self._known: dict[str, _Known] = {}
         self.met: Collection[Address] = ()
         self._met: tuple[str, ...] = ()
         """Names of the entries of agents that are met, then of those that were, the newest first; for the thread."""
         self._names: tuple[str, ...] = ()
-        """Of what is known, for the thread."""
+        """Names of the known entries, for the thread."""
         self._draw = random.Random()
         self._looked_at_s: float | None = None
-        """When the folder was read last; None if that failed: what could not be written then is not old."""
+        """Time of the last read of the folder; None if it failed, since entries could not be rewritten then, either."""
         self._question = Question(self._read, "roster-folder", wait_s)
 
     def look(self, *, ask: bool = True) -> Sequence[Member]:
-        """The agents of now; those of the last time while the folder cannot be read.
+        """Return the agents of now; those of the last time while the folder cannot be read.
 
         Args:
-            ask: as of `Roster`.
+            ask: see `Roster`.
 
         Raises:
             ConfigError: the text names no export, only a folder.
@@ -144,12 +144,12 @@ class Announced:
 
     @property
     def folder(self) -> str:
-        """In which agents have been found; "" before."""
+        """The folder in which agents have been found; "" before."""
         return "" if self._place is None else self._place[0]
 
     @property
     def is_looking(self) -> bool:
-        """As of `Roster`."""
+        """See `Roster`."""
         return self._question.is_open
 
     def _fails(self, why: str) -> None:
@@ -171,7 +171,7 @@ class Announced:
         return list(itertools.islice(members, MAX_MEMBERS))
 
     def _take(self, found: _Snapshot) -> None:
-        """Have what was read take the place of what was known."""
+        """Replace everything known by a snapshot."""
         if found.doubt and not self._keyed:
             self._fails(f"{found.folder} is not believed without a key: {found.doubt}")
             return
@@ -253,7 +253,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _file(folder: int, name: str) -> _File | None:
-    """A file of a folder; None if there is none."""
+    """Return a file of a folder; None if it is missing."""
     try:
         data, status = read_below(folder, name, MAX_ENTRY_NBYTES)
         return _File((status.st_mtime_ns, status.st_ino, data), AgentEntry.parse(data), doubt=_doubt(status))
@@ -266,7 +266,7 @@ def _file(folder: int, name: str) -> _File | None:
 
 
 def _doubt(status: os.stat_result) -> str:
-    """Why others than this user and root may have written there; "" if they may not."""
+    """Return the reason why users other than this one and root may have written there; "" if they may not."""
     if status.st_uid not in (os.geteuid(), 0):
         return f"it belongs to another user (uid {status.st_uid}); run agents and loaders as one user, or use a key"
     if status.st_mode & 0o022:

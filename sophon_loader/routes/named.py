@@ -1,4 +1,4 @@
-"""What a user writes in place of the addresses of agents that a roster names: a folder, a Ray cluster, or a name."""
+"""Texts that name a roster in place of agents' addresses: a folder, a Ray cluster, or a host name."""
 
 from __future__ import annotations
 
@@ -15,41 +15,42 @@ from sophon_loader.routes.roster import Member, Resolved, Roster
 
 FOLDER = "file://"
 SCHEMES = (FOLDER, *RAY)
-"""What a text begins with that is no address, but says by itself who the agents are."""
+"""Prefixes of texts that are not an address, but name the agents by themselves."""
 
 
 def parse_roster(text: str) -> Address:
-    """`file:///FOLDER/EXPORT[/FOLDER]` or `ray://HEAD:8265/EXPORT[/FOLDER]` as an address that nobody connects to: its
-    text and key are those of all agents that the folder or the cluster names.
+    """Return `file:///FOLDER/EXPORT[/FOLDER]` or `ray://HEAD:8265/EXPORT[/FOLDER]` as an address.
+
+    It is never connected to: its text and key are those of all agents that the folder or the cluster names.
 
     Raises:
-        ConfigError: it has another form.
+        ConfigError: the text has another form.
     """
     roster_of(address := Address(text.rstrip("/"), ""))
     return address
 
 
 def names_roster(address: Address) -> bool:
-    """Whether an address is that of a folder or a cluster, in which agents are found."""
+    """Return True if an address is a folder or a cluster, in which agents are found."""
     return address.endpoint.startswith(SCHEMES)
 
 
 def has_name(address: Address) -> bool:
-    """Whether an address has a host's name in it, which may come to have several addresses."""
+    """Return True if an address contains a host's name, which may resolve to several addresses later."""
     return _version_of(address) is None
 
 
 def is_of_several(members: Sequence[Member]) -> bool:
-    """Whether these are the addresses of several hosts: one host has an address of each family at most."""
+    """Return True if these are the addresses of several hosts: one host has an address of each family at most."""
     return max(Counter(_version_of(one.address) for one in members).values(), default=0) > 1
 
 
 def roster_of(address: Address, *, wait_s: float = 0.0) -> Roster:
-    """Who the agents are that such an address names.
+    """Return the roster that an address names.
 
     Args:
         address: as the user wrote it, with the key of all agents.
-        wait_s: how long a look may take; 0 not to wait.
+        wait_s: time limit of a look, in seconds; 0 not to wait.
     """
     if address.endpoint.startswith(RAY):
         return RayActors(str(address), wait_s=wait_s)

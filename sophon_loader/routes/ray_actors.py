@@ -1,7 +1,7 @@
-"""A roster that is a Ray cluster: the actors that keep agents, as its head lists them over HTTP. Ray is not imported.
+"""A roster that is a Ray cluster: its head lists the actors that keep agents, over HTTP. Ray is not imported.
 
-The token for that may run code on the cluster, so it is sent to the host that the user wrote and to no other: neither
-redirects nor proxies are followed.
+The token for that may run code on the cluster, so it is sent only to the host that the user wrote: neither redirects
+nor proxies are followed.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from sophon_loader.routes.roster import LOOK_S, MAX_MEMBERS, Member, Question
 from sophon_loader.wire.actor import ACTOR_CLASS, parse_actor
 
 SCHEMES = ("ray://", "rays://")
-"""Over HTTP and over HTTPS."""
+"""Schemes for HTTP and for HTTPS."""
 MAX_ANSWER_NBYTES = 16 << 20
-"""Some kilobytes per actor."""
+"""Maximum size of the head's answer, in bytes; an actor takes some kilobytes."""
 MAX_TOKEN_NBYTES = 4096
 ANSWER_S = 10.0
-"""How long the head may take, from the connection to the end of its answer."""
+"""Time limit for the head, in seconds, from the connection to the end of its answer."""
 _STEP_NBYTES = 1 << 16
 
 
 class RayActors:
-    """The agents that `sophon-agent ray start` has started on a cluster, where they are now.
+    """The agents that `sophon-agent ray start` has started on a cluster, at their current addresses.
 
     Args:
         text: `ray://HEAD:8265/EXPORT[/FOLDER]` with the port of Ray's dashboard; `rays://` for HTTPS.
-        wait_s: how long a look may take; 0 not to wait, but take what has been found since the last look.
-        answer_s: how long the head may take before a look has failed.
+        wait_s: time limit of a look, in seconds; 0 takes what was found since the last look, without waiting.
+        answer_s: time limit for the head, in seconds, after which a look has failed.
 
     Raises:
         ConfigError: the text has another form.
@@ -63,10 +63,10 @@ class RayActors:
         self._question = Question(self._ask, "roster-ray", wait_s)
 
     def look(self, *, ask: bool = True) -> Sequence[Member]:
-        """The agents of now; those of the last time while the head does not list them.
+        """Return the agents of now; those of the last time while the head does not list them.
 
         Args:
-            ask: as of `Roster`.
+            ask: see `Roster`.
         """
         try:
             found = self._question.answers(ask=ask)
@@ -82,7 +82,7 @@ class RayActors:
 
     @property
     def is_looking(self) -> bool:
-        """As of `Roster`."""
+        """See `Roster`."""
         return self._question.is_open
 
     # --- what the thread does that may hang: nothing below changes anything ---------------------------------------
@@ -138,7 +138,7 @@ def _headers() -> dict[str, str]:
 
 
 def _token() -> str:
-    """What Ray itself would show its head: looked for anew at each look, since the file may be replaced; "" if none."""
+    """Return the token that Ray would send; "" if there is none. Read at each look, since the file may be replaced."""
     if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
         return _checked(token, "RAY_AUTH_TOKEN")
     given = os.environ.get("RAY_AUTH_TOKEN_PATH", "")
@@ -153,7 +153,7 @@ def _token() -> str:
 
 
 def _checked(token: str, origin: str) -> str:
-    """The token itself stands in no error."""
+    """Return the token if its form is valid; errors never contain the token."""
     if not (token.isascii() and token.isprintable() and " " not in token):
         raise ValueError(f"{origin} holds what cannot be a token: other characters than a header may have")
     return token
@@ -194,7 +194,7 @@ def _read(answer: http.client.HTTPResponse) -> bytes:
 
 @contextmanager
 def _ended_after(wait_s: float, connected: socket.socket) -> Iterator[None]:
-    """A socket's own time-out is one of each read: an answer that comes byte by byte could hold the thread for ever."""
+    """Limit the time of a whole answer: a socket's time-out is per read, so byte by byte it could take for ever."""
     end_s = time.monotonic() + wait_s
     timer = threading.Timer(wait_s, _hang_up, [connected])
     timer.daemon = True

@@ -1,5 +1,5 @@
-"""Who the agents are at the moment: a name with several addresses, or a folder in which agents announce
-themselves (`announced.py`). Looked at again and again; nothing here connects to an agent."""
+"""Rosters, which name the agents of now: a host name with several addresses, or a folder in which agents announce
+themselves (`announced.py`). They are read again and again; nothing here connects to an agent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sophon_loader.client.address import Address
 from sophon_loader.host.endpoints import host_of
 
 LOOK_S = 5.0
-"""How long a look may take, unless told otherwise."""
+"""Default time limit of a look, in seconds."""
 MAX_MEMBERS = 1000
 Found = TypeVar("Found")
 
@@ -27,9 +27,9 @@ class Member:
 
     Args:
         address: with export and folder, without a key.
-        instance: what tells the agent from all others, if the roster knows it; "" else. Equal ones are one agent, at
+        instance: identifies the agent, if the roster knows it; "" else. Members with equal ones are one agent at
             several addresses.
-        exports: what the agent serves, if the roster knows it: not always the address's.
+        exports: the agent's exports, if the roster knows them; the address's may be missing.
     """
 
     address: Address
@@ -38,48 +38,48 @@ class Member:
 
 
 def able(members: Sequence[Member]) -> list[Member]:
-    """Those that serve the export that they are asked for, as far as is known."""
+    """Return the members that serve the export of their address, as far as is known."""
     return [one for one in members if one.exports is None or one.address.export in one.exports]
 
 
 def of_other_exports(members: Sequence[Member]) -> str:
-    """Why none of these is `able`."""
+    """Return the reason why none of these is `able`."""
     names = sorted({name for one in members for name in one.exports or ()})
     export = members[0].address.export if members else ""
     return f"no agent that is announced serves {export!r}; they serve {', '.join(names[:8])}"
 
 
 class Roster(Protocol):
-    """Used by one thread.
+    """A source of agents' addresses, used by one thread.
 
     Attributes:
-        trouble: why the last look has found nothing new, or nothing; "" if all is well.
-        met: agents that are used, or tried; where more are named than can be read, those are found all the same.
+        trouble: reason why the last look found nothing, or nothing new; "" if all is well.
+        met: agents that are used or tried; they are found even if a roster names more than can be read.
     """
 
     trouble: str
     met: Collection[Address]
 
     def look(self, *, ask: bool = True) -> Sequence[Member]:
-        """Who the agents are now. Where that cannot be found out, those of the last time, and `trouble` says why.
+        """Return the agents of now. If a look fails, return those of the last time; `trouble` says why.
 
         Args:
-            ask: whether to look anew; False to take what has been found since, where looks are not waited for.
+            ask: True to look again; False to take what was found since, if looks are not waited for.
         """
         ...
 
     @property
     def is_looking(self) -> bool:
-        """Whether a look has begun, and what it has found has yet to be taken."""
+        """True if a look has begun, and its result was not taken yet."""
         ...
 
 
 class Resolved:
-    """All addresses that a name has, of both families, as a headless Service of Kubernetes has one for each agent.
+    """All addresses of a host name, of both families; a headless Service of Kubernetes has one for each agent.
 
     Args:
-        address: whose host is looked up anew at each look.
-        wait_s: how long a look may take; 0 not to wait, but take what has been found since the last look.
+        address: its host is looked up at each look.
+        wait_s: time limit of a look, in seconds; 0 takes what was found since the last look, without waiting.
 
     Example:
         >>> Resolved(Address.parse("tcp://agents.default.svc:5555/imagenet")).look()[0].address.endpoint
@@ -95,7 +95,7 @@ class Resolved:
         self._question = Question(self._look_up, "roster-name", wait_s)
 
     def look(self, *, ask: bool = True) -> Sequence[Member]:
-        """The name's addresses now; those of the last time while no name server answers, or it knows none."""
+        """Return the name's addresses now; those of the last time while no name server knows any."""
         try:
             found = self._question.answers(ask=ask)
         except (OSError, UnicodeError) as error:  # the second for a name that cannot be one
@@ -110,7 +110,7 @@ class Resolved:
 
     @property
     def is_looking(self) -> bool:
-        """As of `Roster`."""
+        """See `Roster`."""
         return self._question.is_open
 
     def _look_up(self) -> list[str]:
@@ -121,12 +121,12 @@ class Resolved:
 
 
 class Question(Generic[Found]):
-    """A question that may never be answered, asked by a thread of its own, one at a time.
+    """A question that may never be answered, asked by a separate thread, one at a time.
 
     Args:
         ask: called by the thread.
         name: of the thread.
-        wait_s: how long `answers` may take; 0 not to wait.
+        wait_s: time limit of `answers`, in seconds; 0 not to wait.
     """
 
     def __init__(self, ask: Callable[[], Found], name: str, wait_s: float) -> None:
@@ -136,14 +136,15 @@ class Question(Generic[Found]):
         self._asking: _Asking[Found] | None = None
 
     def answers(self, *, ask: bool = True) -> list[Found]:
-        """What has been found out since the last call, oldest first: at most a late answer, and the one to a question
-        asked now; neither where there is no answer within `wait_s`.
+        """Return the answers since the last call, oldest first.
+
+        There may be a late one, and one to a question asked now, if it arrives within `wait_s`.
 
         Args:
-            ask: whether to ask anew.
+            ask: True to ask again.
 
         Raises:
-            Exception: what `ask` raised now.
+            Exception: raised by `ask` now.
         """
         found: list[Found] = []
         if self._asking is not None and not self._asking.is_alive():  # also in a process forked since
@@ -163,17 +164,17 @@ class Question(Generic[Found]):
 
     @property
     def is_open(self) -> bool:
-        """Whether a question has been asked whose answer has not been taken."""
+        """True if a question was asked and its answer was not taken yet."""
         return self._asking is not None
 
     @property
     def overdue(self) -> bool:
-        """Whether the question asked last has been open for longer than it may."""
+        """True if the newest question has been open for longer than its time limit."""
         return self._asking is not None and time.monotonic() - self._asking.since_s >= (self._wait_s or LOOK_S)
 
 
 class _Asking(threading.Thread, Generic[Found]):
-    """One question. A daemon, since nothing ends a system call that hangs."""
+    """One question. A daemon thread, since nothing ends a system call that hangs."""
 
     def __init__(self, ask: Callable[[], Found], name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -185,14 +186,14 @@ class _Asking(threading.Thread, Generic[Found]):
     def run(self) -> None:
         try:
             self._answers.append(self._ask())
-        except Exception as error:  # told by the thread that asked
+        except Exception as error:  # raised again in the thread that asked
             self._error = error
 
     def found(self) -> list[Found]:
-        """Its answer; none if it has been cut off by a fork.
+        """Return its answers; none if a fork has cut the thread off.
 
         Raises:
-            Exception: what it got instead.
+            Exception: raised by `ask`.
         """
         error, self._error = self._error, None
         if error is None:
@@ -204,12 +205,12 @@ class _Asking(threading.Thread, Generic[Found]):
 
 
 def _numeric(where: Sequence[object]) -> str:
-    """The address of a `getaddrinfo` entry, with its zone."""
+    """Return the address of a `getaddrinfo` entry, with its zone."""
     host, zone = str(where[0]), where[3] if len(where) > 3 else 0
     return f"{host}%{zone}" if zone and "%" not in host else host
 
 
 def _in_order(host: str) -> tuple[int, int, str]:
-    """IPv4 first, by number: a name server may turn its answers at each question."""
+    """Sort key: IPv4 first, then by number, since a name server may rotate its answers."""
     address = ipaddress.ip_address(host.partition("%")[0])
     return address.version, int(address), host

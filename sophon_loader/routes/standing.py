@@ -1,4 +1,4 @@
-"""Where an agent stands, as its loader knows it: events in, and when it is to be tried out. No clock, no socket.
+"""State of an agent, as its loader knows it: takes events, and says when to try the agent. No clock, no socket.
 
 starting ──> ready ──> gone <──> back        none, useless: not tried
 """
@@ -9,39 +9,39 @@ import enum
 import math
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 4.0
-"""How long an agent that does not serve is left alone between two trials: twice as long each time, up to the second.
-One that returns is in use within 15 s: this pause, and what its workers take to start."""
+"""Pauses between two trials of an agent that does not serve, in seconds: the first, and the last after doubling.
+An agent that returns is in use within 15 s: this pause, and the start of its workers."""
 MAX_SHARE = 0.05
-"""Of all time, at most, that whoever tries it out may spend on that: a name server may take 10 s to say nothing."""
+"""Maximum share of a thread's time spent on trials: a name server may take 10 s without an answer."""
 
 
 class Standing(enum.Enum):
-    """Where an agent stands."""
+    """State of an agent."""
 
     NONE = "none"
-    """There is none."""
+    """There is no agent."""
     USELESS = "useless"
-    """It is not to be tried: it could gain nothing, or it has refused."""
+    """The agent is not to be tried: it could gain nothing, or it has refused."""
     STARTING = "starting"
-    """It has not served yet."""
+    """The agent has not served yet."""
     READY = "ready"
-    """It serves."""
+    """The agent serves."""
     GONE = "gone"
-    """It has served, and was given up."""
+    """The agent has served, and was given up."""
     BACK = "back"
-    """It serves again."""
+    """The agent serves again."""
 
 
 class Route:
-    """The standing of one agent. One process owns it; every time is of one clock that only goes forward.
+    """The standing of one agent. One process owns it; all times are of one clock that only goes forward.
 
     Args:
         standing: at first.
         now_s: the time.
 
     Attributes:
-        standing: of now.
-        why: what was got from it last instead of service; "" while it serves.
+        standing: current.
+        why: its last result in place of service; "" while it serves.
 
     Example:
         >>> route = Route(Standing.STARTING, now_s=100.0)
@@ -60,47 +60,47 @@ class Route:
 
     @property
     def serves(self) -> bool:
-        """Whether it is to be asked for samples."""
+        """True if the agent is to be asked for samples."""
         return self.standing in (Standing.READY, Standing.BACK)
 
     @property
     def awaited(self) -> bool:
-        """Whether it does not serve, and may do so later."""
+        """True if the agent does not serve, and may do so later."""
         return self.standing in (Standing.STARTING, Standing.GONE)
 
     def due(self, now_s: float) -> bool:
-        """Whether a trial should begin."""
+        """Return True if a trial should begin."""
         return self.awaited and not self._on_trial and now_s >= self._try_at_s
 
     def trial_begins(self) -> None:
-        """It is being tried out; `failed`, `answered` or `refused` ends that."""
+        """Note that a trial begins; `failed`, `answered` or `refused` ends it."""
         self._on_trial = True
 
     def failed(self, now_s: float, why: str, spent_s: float = 0.0) -> None:
-        """A trial has ended without service.
+        """Note that a trial has ended without service.
 
         Args:
             now_s: the time.
-            why: what was got instead.
-            spent_s: for how long the trial has kept whoever made it from its work.
+            why: its result in place of service.
+            spent_s: seconds for which the trial has kept its caller from its work.
         """
         if self.awaited:
             self.why, self._on_trial = why, False
             self._leave_alone(now_s, spent_s / MAX_SHARE)
 
     def answered(self, now_s: float) -> None:
-        """A trial has found that it serves."""
+        """Note that the agent serves, by a trial."""
         if self.awaited:
             self.standing = Standing.READY if self.standing is Standing.STARTING else Standing.BACK
             self.why, self._on_trial = "", False
             self._back_s = now_s
 
     def given_up(self, now_s: float, why: str) -> None:
-        """It serves no longer. One that served for less than a pause is not tried sooner than it was before.
+        """Note that the agent serves no longer. If it served for less than a pause, it is not tried sooner than before.
 
         Args:
-            now_s: when that was found.
-            why: what was got instead of samples.
+            now_s: time at which that was found.
+            why: what arrived instead of samples.
         """
         if self.serves:
             if now_s - self._back_s > self._pause_s:
@@ -113,10 +113,10 @@ class Route:
         self._pause_s = min(MAX_PAUSE_S, 2 * self._pause_s)
 
     def refused(self, why: str) -> None:
-        """It cannot serve this loader, whenever it is asked: it is not tried any more.
+        """Note that the agent can never serve this loader, so it is not tried any more.
 
         Args:
-            why: what it said.
+            why: its answer.
         """
         if self.standing is not Standing.NONE:
             self.standing, self.why, self._on_trial = Standing.USELESS, why, False

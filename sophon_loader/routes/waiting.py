@@ -1,4 +1,4 @@
-"""Waiting for an agent that is missing, where nothing can be done without it."""
+"""Waits for a missing agent, if nothing can be done without it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _Found = TypeVar("_Found")
 
 
 class Wait:
-    """For one agent, by the options, with a word to the user.
+    """A wait for one agent, by the options, with a message to the user.
 
     Args:
-        name: of the agent, for that word.
-        options: say whether to wait, and for how long.
+        name: of the agent, for that message.
+        options: whether to wait, and for how long.
     """
 
     def __init__(self, name: str, options: OffloadOptions) -> None:
@@ -30,13 +30,13 @@ class Wait:
         self._warned = False
 
     def goes_on(self, error: SophonError) -> None:
-        """A trial has failed: return if there is to be another.
+        """Return if another trial should follow one that has failed.
 
         Args:
-            error: what was got.
+            error: result of the trial.
 
         Raises:
-            SophonError: that one, if it is not to be waited for, or has been for long enough.
+            SophonError: that error, if the wait is switched off or over.
         """
         if self._options.agent_missing == "raise" or not may_come(error):
             raise error
@@ -52,15 +52,15 @@ class Wait:
 
 
 def awaited(ask: Callable[[], _Found], name: str, options: OffloadOptions) -> _Found:
-    """What `ask` gives, which is called again and again while the agent is missing.
+    """Return the result of `ask`, called again and again while the agent is missing.
 
     Args:
-        ask: raises what it gets instead of an answer.
+        ask: raises the error that it gets instead of an answer.
         name: of the agent.
         options: of the loader.
 
     Raises:
-        SophonError: what `ask` raised last.
+        SophonError: raised last by `ask`.
     """
     route, wait = Route(Standing.STARTING, now_s()), Wait(name, options)
     while True:

@@ -1,4 +1,4 @@
-"""The plan that lives of a run: made as the run begins, from what an earlier one has left."""
+"""Makes a run's plan that changes while it runs, from the results of an earlier one."""
 
 from __future__ import annotations
 
@@ -29,18 +29,22 @@ def live_plan(
     admitted: float = 0.0,
     shared: Live | None = None,
 ) -> LivePlan | None:
-    """What sets prices in a run that has an agent; None where nothing does, and before one on another host has come.
+    """Return the plan that sets prices in a run with an agent.
 
     Args:
         settings: of the loader.
+        run: that begins.
         agent: of the loader.
-        statistics: what the workers count.
-        processes: of the loader.
-        samples: of the dataset.
-        before: of the same run with another number of processes, from what that has learnt it goes on; None at first.
+        statistics: counted by the workers.
+        processes: number of the loader's processes.
+        samples: number of samples in the dataset.
+        before: plan of the same run with another number of processes, whose results are kept; None at first.
         admitted: share of the samples that the cache on this host is to hold; nothing is asked for to fill it where
             files are read here in any case.
         shared: with workers that run already; None for a new one.
+
+    Returns:
+        None if nothing sets prices, or an agent on another host has not answered yet.
     """
     policy, agreement = settings.policy, run.agreement
     if agent is None or not isinstance(policy, PricingPolicy):

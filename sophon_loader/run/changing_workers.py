@@ -1,7 +1,7 @@
-"""One epoch's batches from workers whose number changes on the way.
+"""Batches of one epoch, from workers whose number changes on the way.
 
-The sampler is stopped, the workers finish what they have been given, and others go on with the batch behind that. No
-batch is made twice or dropped, and the order is that of the sampler, so what is delivered does not depend on it.
+The sampler is stopped, the workers finish their batches, and others go on with the next one. No batch is made twice or
+dropped, and the order is that of the sampler, so the result does not depend on it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from sophon_loader.run.workforce import Shift, Workforce
 
 
 class Relay(Iterator[Any]):
-    """Yields an epoch's batches, and looks before each whether another number of workers would be better.
+    """Yields an epoch's batches, and checks before each if another number of workers would be better.
 
     Args:
         workforce: decides.
-        epoch: whose batches these are.
+        epoch: of these batches.
         inner: the workers.
-        length: of the epoch in batches; None if nobody knows.
-        may_change: whether there may be so many workers in the middle of this epoch.
+        length: number of batches in the epoch; None if unknown.
+        may_change: returns True if the number may change to this one in the middle of the epoch.
         loader: the user's, whose arguments other workers are started by, and which may be dropped meanwhile.
     """
 
@@ -51,7 +51,7 @@ class Relay(Iterator[Any]):
 
     @property
     def of_torch(self) -> Iterator[Any]:
-        """The iterator of the workers that there are now."""
+        """Iterator of the current workers."""
         return self._batches
 
     def __next__(self) -> Any:
@@ -94,7 +94,7 @@ class Relay(Iterator[Any]):
             self._workforce.refused(self._inner.workers)
 
     def _worth_it(self) -> bool:
-        """Whether what is left of the epoch takes longer than a number is looked at."""
+        """Return True if the rest of the epoch takes longer than a trial of a number."""
         if self._length is None:
             return True
         left_s = (self._length - self._came) * (time.perf_counter() - self._began_s) / max(1, self._came)
@@ -119,5 +119,5 @@ def begun(
     may_change: Callable[[int], bool],
     loader: object,
 ) -> Iterator[Any]:
-    """The batches of an epoch, from a number of workers that stays where there is no workforce; else see `Relay`."""
+    """Return the batches of an epoch: from a constant number of workers without a workforce; else see `Relay`."""
     return inner.begin(epoch) if workforce is None else Relay(workforce, epoch, inner, length, may_change, loader)

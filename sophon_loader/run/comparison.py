@@ -1,8 +1,8 @@
-"""Whether `dataset[i]` is what its parts give: `(transform(image), target(i))`, as the protocol promises.
+"""Checks that `dataset[i]` equals the result of its parts: `(transform(image), target(i))`, as the protocol promises.
 
 A dataset with `root`, `transform`, `key` and `target` may do more in its `__getitem__`: convert the image, return a
-third value, transform image and label together. Offloaded it would lose that without a word, so a few are compared.
-Without an agent as well: samples are made of the parts there, too, so that they are the same with one.
+third value, transform image and label together. Offloaded it would silently lose that, so a few samples are compared.
+This is done without an agent as well: samples are made of the parts there, too, so that they are the same with one.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from sophon_loader.run.trial_process import tried_apart
 from sophon_loader.workers.alike import difference, kind_of
 
 COMPARED = 3
-"""Samples of each dataset: the first, the last, and one between."""
+"""Number of samples compared per dataset: the first, the last, and one between."""
 _SEED = 20240710
 
 
 _GIVE_INTEGERS = (RandomSampler, SequentialSampler, WeightedRandomSampler, DistributedSampler)
-"""Samplers that need not be looked at."""
+"""Samplers that give integers, so their first index is not checked."""
 
 
 def unlike_its_parts(data: Offloadable, order: Order | None = None) -> str | None:
-    """Why the parts do not give what `dataset[i]` gives, for the datasets that promise it; None when they agree.
+    """Return the reason why the parts do not give `dataset[i]`, for datasets that promise it; None if they agree.
 
-    They do not know indices that are no integers (names, tuples, lists), so the first one of the samplers in `order` is
-    looked at, too. Also None where a sample's file cannot be read on this host, since there is nothing to compare with.
-    The user's objects are called in another process (`trial_process.py`), so that workers begin with them as they are.
+    The parts need integers as indices (not names, tuples, lists), so the first index of the samplers in `order` is
+    checked, too. The result is also None if a sample's file cannot be read on this host, so that nothing can be
+    compared. The user's objects are called in another process (`trial_process.py`), so that workers begin with them as
+    they are.
 
     Raises:
         NotTried: they could not be compared.
@@ -57,7 +58,7 @@ def _odd_index(order: Order | None) -> str | None:
     try:
         entry = next(iter(order.whole))
         first = entry if order.batch_sampler is None else next(iter(entry))
-    except Exception:  # none, or whatever the epoch will say
+    except Exception:  # no index, or an error that the epoch will raise
         return None
     try:
         as_integer(first)

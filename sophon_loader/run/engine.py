@@ -1,4 +1,4 @@
-"""What drives an offloading loader in the main process: its agent, its runs, its epochs."""
+"""Driver of an offloading loader in the main process: its agent, its runs, its epochs."""
 
 from __future__ import annotations
 
@@ -88,15 +88,15 @@ class Engine:
         *,
         needed: bool = False,
     ) -> OffloadedDataset:
-        """The dataset that the workers shall use from now on; agrees with the agent if that has not been done.
+        """Return the dataset for the workers from now on; agrees with the agent if that has not been done.
 
         Called before every epoch that starts new workers; does nothing while the transforms stay the same.
 
         Args:
             seed: of the run.
             collate_fn: the user's; `self.collate_fn` is then the one for the workers.
-            processes: that load.
-            needed: whether nothing can be done without the agent.
+            processes: number of processes that load.
+            needed: True if nothing can be done without the agent.
 
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: the agent cannot serve this dataset.
@@ -176,12 +176,12 @@ class Engine:
         return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed)
 
     def wanted(self) -> None:
-        """Before each batch: look whether an agent has answered that was missing, that starts beside the loader, or
-        that was given up.
+        """Check, before each batch, if an agent has answered that was missing, given up, or started along with the
+        loader.
 
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: it cannot serve this dataset. The next
-                iteration starts it anew.
+                iteration starts it again.
         """
         contact = self._contact
         if self._cache is not None and self._cache.reads.left_alone:
@@ -192,8 +192,10 @@ class Engine:
             self._join()
 
     def meanwhile(self, epoch: Epoch) -> Callable[[], None] | None:
-        """What to call while a batch of an epoch is waited for: of several agents, another may come meanwhile, and a
-        read of the cache may hang, or its folder be another one."""
+        """Return the function to call while a batch of an epoch is waited for; None if there is nothing to check.
+
+        It looks for further agents of several, for reads of the cache that hang, and for a change of its folder.
+        """
         several, cache = len(self._contact.routes) > 1, self._cache
         if not several and cache is None:
             return None
@@ -209,7 +211,7 @@ class Engine:
         return look
 
     def _see(self, look: Callable[[], bool]) -> None:
-        """See whether an agent has come."""
+        """Check if an agent has answered."""
         try:
             came = look()
         except Exception as error:
@@ -222,7 +224,7 @@ class Engine:
             self._epoch.ready_after = self._epoch.delivered
 
     def _join(self) -> None:
-        """Go on with an agent that has come, if one has."""
+        """Go on with an agent that has answered, if there is one."""
         agreement = self._contact.take()
         if agreement is None:
             return
@@ -245,8 +247,10 @@ class Engine:
             self._steering.begin(epoch, agreement)
 
     def _begin_with_agent(self, *, measuring: bool) -> None:
-        """An epoch begins: use an agent that has come, wait for one without which nothing can be measured, and else
-        tell the user once that it is missing."""
+        """Prepare an epoch: use an agent that has answered, or wait for it if nothing can be measured without it.
+
+        Else warn the user once that it is missing.
+        """
         self.wanted()
         if measuring and self._contact.missing:
             self._see(self._contact.wait)
@@ -255,8 +259,10 @@ class Engine:
             self._contact.tell_missing()
 
     def may_change(self, processes: int) -> bool:
-        """Whether so many processes can take over in the middle of the running epoch: as the same run, and without a
-        plan, which is made and judged for those that there are."""
+        """Return True if this number of processes can take over in the middle of the running epoch.
+
+        The run must stay the same, and have no plan, since a plan is made and judged for a number of processes.
+        """
         run, pipelines = self.run, tuple(pipeline_of(owner) for owner in self.data.owners)
         if self._steering is not None or self._epoch is None or self._epoch.measuring:
             return False
@@ -265,17 +271,17 @@ class Engine:
     def _goes_on_as(
         self, run: Run | None, pipelines: tuple[Pipeline, ...], collate_fn: Any, seed: Seed, processes: int
     ) -> bool:
-        """Whether what a run began with is as it was, the agent included."""
+        """Return True if everything that a run began with is unchanged, the agent included."""
         asked, fits = self._contact.asked, self._contact.fits(processes) and not self._who.is_another
         return run is not None and fits and run.is_of(pipelines, collate_fn, seed, asked=asked)
 
     def goes_on(self, epoch: Epoch) -> None:
-        """Other processes have taken over: what is followed by the moment begins anew."""
+        """Note that other processes have taken over: plans that follow current costs begin again."""
         if self._live is not None:
             self._live.begin(epoch.share)
 
     def _know(self, run: Run) -> None:
-        """Go on with the same run, of which more is known now."""
+        """Go on with the same run, after learning more about it."""
         self._run = run
         if self._epoch is not None:
             self._epoch.account.notes = run.notes(self._contact.note)
@@ -290,20 +296,20 @@ class Engine:
 
     @property
     def run(self) -> Run:
-        """What `prepare` has prepared."""
+        """The run that `prepare` has prepared."""
         assert self._run is not None, "prepare() comes first"
         return self._run
 
     @property
     def collate_fn(self) -> Any:
-        """What the workers shall make batches with."""
+        """Function with which the workers make batches."""
         divided = self.run.split
         memory = self._memory if self._settings.options.reuse_batch_memory else None
         return Collate(divided.collate_fn, memory, divided.arrange, self._slots)
 
     @property
     def step_clock(self) -> StepClock:
-        """Measures the user's training step."""
+        """Clock that measures the user's training step."""
         return self.run.profiler.clock
 
     # --- an epoch ---------------------------------------------------------------------------------------------
@@ -311,14 +317,14 @@ class Engine:
     def begin(
         self, number: int, lag: int, *, measuring: bool = False, share: float = 1.0, alone: bool = False
     ) -> Epoch:
-        """A new iteration starts: measure what is still unknown, and plan it.
+        """Start an iteration: measure what is still unknown, and plan it.
 
         Args:
             number: of the epoch.
-            lag: batches that workers ask for ahead of the one being delivered.
+            lag: number of batches that workers ask for ahead of the one being delivered.
             measuring: run without offloading, and plan for the epochs to come.
-            share: of the samples, that it is to deliver; what is predicted is for so many.
-            alone: whether this rank may be the only one that iterates.
+            share: of the samples, that it is to deliver; predictions are for this share.
+            alone: True if this rank may be the only one that iterates.
         """
         if self._epoch is not None:
             self._end_epoch(self._epoch, whole=False)
@@ -347,10 +353,10 @@ class Engine:
         return epoch
 
     def progressed(self, epoch: Epoch, seconds: float) -> None:
-        """Bring the report up to date, and what is followed, where that goes by the moment.
+        """Update the report, and a plan that follows current costs.
 
         Args:
-            epoch: that goes on.
+            epoch: the running one.
             seconds: since it began.
         """
         live, totals = self._live, epoch.with_carried(self._statistics.totals(epoch.iteration))
@@ -367,12 +373,12 @@ class Engine:
         return live.findings(judging=self.step_clock.judges, of_one=self._contact.cores_of_one)
 
     def delivered(self, epoch: Epoch, seconds: float, samples: int) -> None:
-        """A batch has come.
+        """Note that a batch has arrived.
 
         Args:
-            epoch: whose batch it is.
+            epoch: of the batch.
             seconds: since the batch before.
-            samples: in the batch.
+            samples: number of samples in the batch.
         """
         steering, profiler, agreement = self._steering, self.run.profiler, self.run.agreement
         if profiler.in_stage_one and (found := profiler.first_steps(epoch.this_pass()[1])):
@@ -381,7 +387,7 @@ class Engine:
             steering.delivered(epoch, agreement, seconds, samples)
 
     def turned_over(self, epoch: Epoch) -> None:
-        """The epoch has delivered as many samples as the dataset has, and goes on: learn, and plan what follows."""
+        """Learn and plan, because the epoch has delivered as many samples as the dataset has, and goes on."""
         if epoch.measuring:
             return
         if self._live is not None:
@@ -394,7 +400,7 @@ class Engine:
             self._steering.turned_over(epoch, self.run.agreement)
 
     def finished(self, epoch: Epoch) -> None:
-        """The epoch has delivered its last batch."""
+        """Note that the epoch has delivered its last batch."""
         self.step_clock.pause()
         self._end_epoch(epoch, whole=True)
         if self._reports is not None:
@@ -417,7 +423,7 @@ class Engine:
             self._learn(epoch, whole=whole and not epoch.partial and not account.passes)
 
     def _learn(self, epoch: Epoch, *, whole: bool) -> None:
-        """Learn from the pass that has just ended; `whole` if it was one over as many samples as there are."""
+        """Learn from the pass that has just ended; `whole` if it delivered as many samples as the dataset has."""
         profiler, steering = self.run.profiler, self._steering
         seconds, totals = epoch.this_pass()
         measure = profiler.epoch_measure(totals, seconds, self._processes)
@@ -428,7 +434,7 @@ class Engine:
         account.findings = profiler.findings(account.findings, measure, totals, measured=epoch.measuring)
 
     def _why_not(self, epoch: Epoch) -> str:
-        """Why nothing was offloaded; of an epoch that has ended, as it was then."""
+        """Return the reason why nothing was offloaded; for an epoch that has ended, the reason at its end."""
         if epoch.learnt:
             return epoch.account.why_not
         followed = self._live or (self._steering.planner if self._steering is not None else None)
@@ -437,11 +443,11 @@ class Engine:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there has been an epoch."""
+        """True if there has been an epoch."""
         return self._epoch is not None
 
     def report(self) -> Report:
-        """The report of the newest epoch as it is now; it does not change any more."""
+        """Return the report of the newest epoch; it does not change later."""
         if self._epoch is None:
             return Report(self._settings.policy.name, NO_EPOCH + self._refused)
         account, judged = self._epoch.account, self.step_clock.judges
@@ -457,7 +463,7 @@ class Engine:
         )
 
     def report_of_ranks(self) -> Report:
-        """The sum of the ranks' reports of this rank's newest epoch; see `ToldReports`."""
+        """Return the sum of the ranks' reports of this rank's newest epoch; see `ToldReports`."""
         if self._reports is None or self._epoch is None:
             return self.report()
         return self._reports.summed(self._epoch.iteration, self.report(), ended=self._epoch.learnt)
@@ -465,7 +471,7 @@ class Engine:
     # --- the end ----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the local agent and this process's connection, if there are any; a later epoch starts them anew."""
+        """End the local agent and this process's connection, if there are any; a later epoch starts them again."""
         self._end_run()
         self._contact.close()
         self._wanted_file.close()

@@ -1,5 +1,5 @@
-"""Writes to the log of a run how its epochs go on: when a batch is handed out, and a second has passed since the last
-line. There is no thread, and a loader without a log has none of this.
+"""Writes a run's epochs to its log: when a batch is delivered, at least a second after the last line. There is no
+thread, and a loader without a log does none of this.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sophon_loader.report.run_log import RunLog
 
 EVERY_S = 1.0
 REPORT_EVERY_S = 30.0
-"""So often the whole report, which tells of an epoch that is given up, or that runs. It takes up to 40 ms."""
+"""Seconds between two whole reports, of an epoch that runs or is given up. Writing one takes up to 40 ms."""
 
 
 def log_report(run_log: RunLog, report: Report, *, ended: bool) -> None:
@@ -27,7 +27,7 @@ def log_report(run_log: RunLog, report: Report, *, ended: bool) -> None:
     Args:
         run_log: the log.
         report: of an epoch, or of a loader whose epochs are a plain DataLoader's.
-        ended: whether the epoch has delivered its last batch.
+        ended: True if the epoch has delivered its last batch.
     """
     told = report.told()
     facts = {"ended": ended, "title": told.title, "rows": told.rows, "values": dict(told.values)}
@@ -35,13 +35,13 @@ def log_report(run_log: RunLog, report: Report, *, ended: bool) -> None:
 
 
 class LoggedEpoch:
-    """Tells the engine what it is told of an epoch, and the log.
+    """Forwards an epoch's events to the engine, and writes them to the log.
 
     Args:
-        engine: what drives the epoch.
+        engine: drives the epoch.
         epoch: that has begun.
         run_log: of the loader.
-        report: the epoch's, as it is at the call.
+        report: returns the epoch's current report.
         about: the loader, in a few words.
     """
 

@@ -1,6 +1,6 @@
-"""What the loaders of this process have counted, for Prometheus: one port, with the loaders as labels.
+"""Counters of this process's loaders for Prometheus: one port, with the loaders as labels.
 
-It is read when somebody asks, from values that are there already. A loader does nothing for it within an epoch.
+A request reads values that are there already. A loader does nothing for it within an epoch.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _COUNTERS = {
     "verified_samples": ("totals.verified", "Samples that were computed on this host too, and were equal."),
     "fused_samples": ("totals.fused", "Samples whose file was decoded by C of our own."),
 }
-"""Name without prefix and `_total` -> what of `AllEpochs`, and the help."""
+"""Name without prefix and `_total` -> (attribute of `AllEpochs`, help)."""
 _GAUGES = {"epoch": "Number of the epoch.", "workers": "Worker processes."}
-"""Name without prefix, and of the field of the report -> the help."""
+"""Name without prefix, equal to the report's field -> help."""
 _KNOWN_LATER = {
     "wanted_agent_cores": "Cores of agents that the loader could use.",
     "wanted_agents": "The same in agents like those that it has.",
 }
-"""Likewise, of fields that may be None."""
+"""Fields that may be None -> help, named as in `_GAUGES`."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class AllEpochs:
     """The epochs of a loader so far.
 
     Args:
-        ended: number of those before the running one.
-        seconds, awaited_s, totals: of those.
+        ended: number of epochs before the running one.
+        seconds, awaited_s, totals: of those epochs.
         account: of the running one.
     """
 
@@ -72,11 +72,11 @@ class AllEpochs:
     account: Account | None = None
 
     def report(self) -> Report | None:
-        """That of the running one, once a batch has come."""
+        """Return the running epoch's report, once a batch has arrived."""
         return None if self.account is None or self.account.now is None else self.account.report()
 
     def and_now(self, last: Report | None, account: Account | None = None) -> AllEpochs:
-        """With the running one among those that have ended.
+        """Return the epochs with the running one among those that have ended.
 
         Args:
             last: its report.
@@ -89,33 +89,33 @@ class AllEpochs:
 
 
 class CountedEpochs:
-    """Where a loader's engine notes what all of its epochs have come to. Another thread may read `so_far` at any time:
-    it is exchanged as a whole, once an epoch."""
+    """Sums over all epochs of a loader's engine. Another thread may read `so_far` at any time: it is replaced as a
+    whole, once an epoch."""
 
     def __init__(self) -> None:
         self.so_far = AllEpochs()
 
     def begin(self, account: Account) -> None:
-        """An epoch begins.
+        """Begin an epoch.
 
         Args:
-            account: of it.
+            account: of the epoch.
         """
         self.so_far = self.so_far.and_now(self.so_far.report(), account)
 
 
 class Exporter:
-    """The loaders that are told of at one port, which are not held.
+    """The loaders that are exported at one port; only weak references to them are kept.
 
-    Each has the smallest number that is free when it is added; so a loader that is made anew for each epoch has the
-    same one, and there are as many labels as there are loaders at a time.
+    Each has the smallest number that is free when it is added. So a loader that is made again for each epoch keeps its
+    number, and there are as many labels as there are loaders at a time.
     """
 
     def __init__(self) -> None:
         self._counted: dict[int, weakref.ref[CountedEpochs]] = {}
 
     def add(self, counted: CountedEpochs) -> None:
-        """Tell of a loader from now on; of one that is known already, nothing changes."""
+        """Export a loader from now on; nothing changes if it is exported already."""
         there = {number: one for number, one in self._counted.items() if one() is not None}
         if all(one() is not counted for one in there.values()):
             number = next(number for number in range(len(there) + 1) if number not in there)
@@ -123,7 +123,7 @@ class Exporter:
         self._counted = there  # exchanged as a whole: the port's thread reads it
 
     def page(self) -> bytes:
-        """What Prometheus reads."""
+        """Return the page that Prometheus reads."""
         return exposition(self._families)
 
     def _families(self) -> Iterator[Any]:
@@ -133,7 +133,7 @@ class Exporter:
 
 
 def families_of(loaders: list[tuple[str, AllEpochs]]) -> Iterator[Any]:
-    """The families of prometheus_client for some loaders, each by its label."""
+    """Yield the families of prometheus_client for some loaders, each by its label."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     told = [(label, epochs, epochs.report()) for label, epochs in loaders]  # once: epochs go on meanwhile
@@ -165,14 +165,14 @@ def families_of(loaders: list[tuple[str, AllEpochs]]) -> Iterator[Any]:
 
 
 _EXPORTERS: dict[int, Exporter] = {}
-"""By the port that the options name; of this process."""
+"""Exporters of this process, by the port that the options name."""
 _PORTS: list[ScrapePort] = []
 os.register_at_fork(after_in_child=_EXPORTERS.clear)
 os.register_at_fork(after_in_child=_PORTS.clear)
 
 
 def exporter_at(port: int) -> Exporter:
-    """The one for the loaders whose options name this port. The first time it is opened, and if that fails, warned of.
+    """Return the exporter for the port that the options name. The first call opens it, and warns if that fails.
 
     Args:
         port: of local rank 0; each further rank of this host has the next one.
@@ -194,6 +194,6 @@ def exporter_at(port: int) -> Exporter:
 
 
 def _local_rank() -> int:
-    """This process's number on its host, as torchrun tells it; else that among all ranks."""
+    """Return this process's number on its host, as torchrun sets it; else its number among all ranks."""
     told = os.environ.get("LOCAL_RANK", "")
     return int(told) if told.isdigit() else rank_of_all()[0]

@@ -1,4 +1,4 @@
-"""How much faster the training step could go than it is fed."""
+"""Measures how much faster the training step could go than it is fed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sophon_loader.errors import ConfigError
 from sophon_loader.figures import per_second
 
 MIN_REPLAY_S = 2.0
-"""Batches that are held are stepped on again and again for so long at least."""
+"""Minimum duration of the replay of held batches, in seconds."""
 
 
 @dataclass(frozen=True)
 class Headspace:
-    """What a training step takes, and what it is given.
+    """Rates of a training step, alone and with its loader.
 
     Example:
         >>> print(loader.headspace(step))
@@ -36,7 +36,7 @@ class Headspace:
 
     @property
     def times(self) -> float:
-        """Times as many samples/s that a loader could bring at most."""
+        """Factor in samples/s that a loader could bring at most."""
         return self.step_samples_s / self.loader_samples_s
 
     def __str__(self) -> str:
@@ -47,13 +47,13 @@ class Headspace:
 
 
 def measured_headspace(batches: Any, step: Callable[[Any], object], held: int, skipped: int, name: str) -> Headspace:
-    """Step on batches as they come, then on some of them again.
+    """Step on batches as they arrive, then on some of them again, and return the rates.
 
     Args:
         batches: of an iteration that has just begun.
         step: the training step, called with every batch.
         held: batches to keep for the second part.
-        skipped: batches before the first part counts, those that were asked for at once.
+        skipped: batches before the first part counts: those requested at the start.
         name: of the dataset's class.
 
     Raises:
@@ -88,7 +88,7 @@ def measured_headspace(batches: Any, step: Callable[[Any], object], held: int, s
 
 
 def _replayed(kept: list[tuple[Any, int]], step: Callable[[Any], object]) -> float:
-    """Samples/s of stepping on batches that are there."""
+    """Return samples/s of stepping on batches in memory."""
     for batch, _ in kept[:2]:
         step(batch)
     _synchronise()

@@ -1,8 +1,8 @@
-"""The loaders over one dataset at one agent: the user's, and those that a framework makes of it.
+"""Loaders over one dataset at one agent: the user's, and those that a framework makes of it.
 
-Frameworks make loaders anew from the attributes of the user's, copy them, and send them to other processes. So an epoch
-of any of them counts as one of all, and a loader without an epoch of its own reports that of another. One that nobody
-iterates over is told of, since a framework may have put a DataLoader of torch's class in its place.
+Frameworks make loaders again from the attributes of the user's, copy them, and send them to other processes. So an
+epoch of any of them counts as one of all, and a loader without an epoch of its own reports that of another. If none is
+ever iterated over, the user is warned, since a framework may have put a DataLoader of torch's class in its place.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ ELSEWHERE = "in this process; a copy of this loader in another process has a rep
 
 
 class _Known:
-    """What outlives the loaders, for what is said at their end.
+    """Facts that outlive the loaders, for the warning at their end.
 
     Args:
-        dataset: identity of theirs; that of a deep copy comes to it.
+        dataset: identity of their dataset; that of a deep copy is added.
         agent: as it was given.
     """
 
@@ -45,26 +45,26 @@ class _Known:
         self.pid = os.getpid()
         self.flags = mmap.mmap(-1, 2)  # shared with processes that are forked
         self.sent = 0
-        """Copies that were made by pickling, and have not turned up in this process."""
+        """Number of copies that were made by pickling, and have not appeared in this process."""
         self.error = id(getattr(sys, "last_value", None))
 
     @property
     def is_used(self) -> bool:
-        """Whether anybody has iterated over one of the loaders, or may have."""
+        """True if one of the loaders was iterated over, or may have been."""
         return bool(self.flags[0]) or self.sent > 0
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether another process has one of the loaders."""
+        """True if another process has one of the loaders."""
         return bool(self.flags[1]) or self.sent > 0
 
 
 class LoaderUse:
-    """What the loaders of a dataset at an agent share. A pickled one is the same again in the process it is from.
+    """State shared by the loaders of a dataset at an agent. Unpickling in the process it is from gives the same object.
 
     Args:
-        name: that no other has, in any process.
-        known: what is known of the loaders.
+        name: unique in all processes.
+        known: facts about the loaders.
     """
 
     def __init__(self, name: str, known: _Known) -> None:
@@ -77,7 +77,7 @@ class LoaderUse:
         return _same_again, (self._name,)
 
     def begun(self, settings: Settings, engine: Engine, account: Account) -> None:
-        """One of the loaders begins an epoch.
+        """Note that one of the loaders begins an epoch.
 
         Args:
             settings: of the loader.
@@ -87,22 +87,22 @@ class LoaderUse:
         self._newest = settings, weakref.ref(engine), account
 
     def shared_by(self, loader: DataLoader[Any]) -> None:
-        """A copy has turned up, maybe with a copy of the dataset."""
+        """Note that a copy has appeared, maybe with a copy of the dataset."""
         self._known.datasets.add(id(loader.dataset))
 
     def note(self) -> None:
-        """One of the loaders is iterated over, or closed."""
+        """Note that one of the loaders is iterated over, or closed."""
         self._known.flags[0] = 1
         if os.getpid() != self._known.pid:
             self._known.flags[1] = 1
 
     def report(self, settings: Settings, engine: Engine, *, all_ranks: bool) -> Report:
-        """That of a loader; where it has had no epoch, that of another one with the same settings which has.
+        """Return a loader's report; if it had no epoch, that of another one with equal settings which had.
 
         Args:
             settings: of the loader.
             engine: of the loader.
-            all_ranks: whether the sum over ranks is asked for.
+            all_ranks: True for the sum over ranks.
         """
         if engine.has_begun or self._newest is None or not _alike(self._newest[0], settings):
             own = engine.report_of_ranks() if all_ranks else engine.report()
@@ -120,11 +120,11 @@ _NAMED: weakref.WeakValueDictionary[str, LoaderUse] = weakref.WeakValueDictionar
 
 
 def watched(loader: DataLoader[Any], agent: Any) -> LoaderUse:
-    """What a loader shares with others. Has it said if all of them go, and nobody has iterated over one.
+    """Return the state that a loader shares with others; it warns if all are deleted and none was iterated over.
 
     Args:
         loader: a new one.
-        agent: as it was given; without one there is nothing to say.
+        agent: as it was given; without one there is no warning.
     """
     key = id(loader.dataset), repr(agent)
     use = _USES.get(key)
@@ -138,7 +138,7 @@ def watched(loader: DataLoader[Any], agent: Any) -> LoaderUse:
 
 
 def _same_again(name: str) -> LoaderUse:
-    """A pickled one: that of this process, if it is from here, else one about which nothing is said."""
+    """Return the shared state of an unpickled loader: this process's if it is from here, else one without warnings."""
     use = _NAMED.get(name)
     if use is None:
         use = _NAMED[name] = LoaderUse(name, _Known(0, None))
@@ -148,7 +148,7 @@ def _same_again(name: str) -> LoaderUse:
 
 
 def _alike(one: Settings, other: Settings) -> bool:
-    """Whether a framework may have made a loader of one of these from a loader of the other."""
+    """Return True if a framework may have made a loader of one of these from a loader of the other."""
     told = [(each.policy.name, each.encodings, each.seed, each.profile, each.tail) for each in (one, other)]
     return told[0] == told[1]
 
@@ -157,7 +157,7 @@ def _alike(one: Settings, other: Settings) -> bool:
 
 
 def _gone(known: _Known) -> None:
-    """All loaders are gone, or the interpreter ends."""
+    """Warn if needed, as all loaders are deleted, or the interpreter ends."""
     at_exit = sys._getframe(1).f_back
     if known.is_used or os.getpid() != known.pid or _has_failed(known):
         return
@@ -167,10 +167,10 @@ def _gone(known: _Known) -> None:
     if not is_end and _is_replaced(known.datasets):
         _say_unused(known)
     elif multiprocessing.parent_process() is not None:
-        return  # an error of such a process has been shown and forgotten: at its end nobody can tell whether it failed
+        return  # an error of such a process was shown and forgotten, so at its end a failure cannot be recognised
     elif is_end:
         _say_unused(known)
-    else:  # maybe with the frames of an error that somebody has caught
+    else:  # maybe still held by the frames of an error that was caught
         atexit.register(_say_unless_failed, known)
 
 
@@ -180,13 +180,13 @@ def _say_unless_failed(known: _Known) -> None:
 
 
 def _has_failed(known: _Known) -> bool:
-    """Whether an error is on its way, or has been shown since the loader was made: it is to be the last word."""
+    """Return True if an error is being raised, or was shown since the loader was made: it is to be the last message."""
     last = getattr(sys, "last_value", None)
     return sys.exc_info()[0] is not None or (last is not None and id(last) != known.error)
 
 
 def _is_replaced(datasets: set[int]) -> bool:
-    """Whether there is a DataLoader of another class over one of these."""
+    """Return True if there is a DataLoader of another class over one of these."""
     others = (vars(one) for one in gc.get_objects() if issubclass(type(one), DataLoader))
     return any(id(one.get("dataset")) in datasets and "_use" not in one for one in others)
 

@@ -1,4 +1,4 @@
-"""Why an epoch offloaded nothing, in words."""
+"""Reasons, in words, why an epoch offloaded nothing."""
 
 from __future__ import annotations
 
@@ -24,18 +24,17 @@ LEFT = "the epoch was left before its end"
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What an epoch runs under.
+    """Circumstances of an epoch.
 
     Args:
-        agent: "the agent at tcp://fileserver:5555"; "" where none was given.
-        alone: why there is no agent, though one was given; "" otherwise.
-        starting: whether the agent has yet to answer.
-        missing: what was got from an agent on another host when the loader began without it; "" otherwise.
-        ready_after: samples that had been delivered when an agent that started beside the loader, or came later,
-            answered.
-        no_op: why the agent runs none of the ops; "" if it runs some.
-        offloads: whether the plan or tariff of now offloads anything.
-        gone: whether workers have given the agent up.
+        agent: "the agent at tcp://fileserver:5555"; "" if none was given.
+        alone: reason why there is no agent, though one was given; "" otherwise.
+        starting: True if the agent has not answered yet.
+        missing: error from an agent on another host when the loader began without it; "" otherwise.
+        ready_after: number of samples delivered before an agent answered that started along with the loader, or later.
+        no_op: reason why the agent runs none of the ops; "" if it runs some.
+        offloads: True if the current plan or tariff offloads anything.
+        gone: True if workers have given the agent up.
     """
 
     agent: str = ""
@@ -51,13 +50,13 @@ class Circumstances:
 def circumstances(
     run: Run, contact: Contact | Contacts, policy: Any, followed: LivePlan | Planner | None
 ) -> Circumstances:
-    """What the epochs of a run have in common.
+    """Return the circumstances that all epochs of a run share.
 
     Args:
         run: of the loader.
         contact: with its agent.
         policy: of the loader.
-        followed: what says what is offloaded; None where nothing does.
+        followed: decides on offloading; None if nothing does.
     """
     name, alone, missing = contact.name, contact.why_alone, contact.missing
     if contact.agent is None:
@@ -69,14 +68,14 @@ def circumstances(
     else:
         plan = followed.current.plan if followed is not None and followed.current is not None else None
         offloads = plan is not None and set(plan.counts()) != {FILE}
-    if isinstance(policy, NoOff):  # whatever else may be: it was asked for
+    if isinstance(policy, NoOff):  # first, since the user asked for it
         return Circumstances(name, offloads=False)
     no_op = _no_op(run.split.chains, run.agreement.reach, run.agreement.notes)
     return Circumstances(name, alone, missing=missing, no_op=no_op, offloads=offloads, gone=contact.is_gone)
 
 
 def _no_op(chains: Sequence[Chain], reach: Sequence[int], notes: Sequence[str]) -> str:
-    """Why the agent runs no op but decoding, which makes values larger; "" if it runs others."""
+    """Return the reason why the agent runs no op but decoding, which makes values larger; "" if it runs others."""
     if max(reach) > 1:
         return ""
     if not max(reach) and notes:
@@ -90,10 +89,11 @@ def _no_op(chains: Sequence[Chain], reach: Sequence[int], notes: Sequence[str]) 
 
 
 def why_nothing(found: Circumstances, report: Report) -> str:
-    """The first reason that is enough by itself; "" if something was offloaded, but for when the agent came to that.
+    """Return the first sufficient reason; "" if something was offloaded, unless only the agent's late start explains
+    it.
 
     Args:
-        found: what the epoch runs under.
+        found: circumstances of the epoch.
         report: of it so far.
     """
     samples = report.totals.samples
@@ -119,7 +119,7 @@ def why_nothing(found: Circumstances, report: Report) -> str:
 
 
 def _failure(agent: str, report: Report, *, gone: bool) -> str:
-    """What came in place of what was asked for; "" if nothing did."""
+    """Return a text on what arrived in place of the requested values; "" if nothing did."""
     totals = report.totals
     if totals.fallbacks:
         said = "did not answer" if gone else "sent nothing usable"

@@ -1,4 +1,4 @@
-"""What a loader has made of its dataset: an engine that offloads it, or the reason why it is loaded plainly."""
+"""Parts that a loader makes of its dataset: an engine that offloads it, or the reason why it is loaded plainly."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ log = logging.getLogger(__name__)
 
 
 class Parts:
-    """The parts of a loader's dataset, which is taken apart again when it has changed.
+    """Parts of a loader's dataset, which is taken apart again when it has changed.
 
     Args:
         loader: the user's; not kept, since it owns this.
         settings: of the loader.
-        warn: whether a user who gave an agent is warned if the dataset cannot be taken apart.
+        warn: True to warn a user who gave an agent if the dataset cannot be taken apart.
 
     Attributes:
         engine: drives the epochs; None for a dataset that is loaded plainly.
@@ -58,7 +58,7 @@ class Parts:
         self._take_apart(loader, warn=warn)
 
     def _take_apart(self, loader: DataLoader[Any], *, warn: bool = True) -> None:
-        """Look at the dataset, and make what it needs; see `_run_plainly` for `warn`."""
+        """Look at the dataset, and make the engine that it needs; see `_run_plainly` for `warn`."""
         self._look = look(loader.dataset)
         self.engine = None
         self._recording, self._tried_to_record, self._why_not_recorded = None, False, ""
@@ -70,7 +70,7 @@ class Parts:
         self.engine = Engine(data, self._settings)
 
     def _run_plainly(self, loader: DataLoader[Any], why: str, *, warn: bool = True) -> None:
-        """Have the loader be a plain DataLoader from now on, and warn a user who gave an agent."""
+        """Turn the loader into a plain DataLoader from now on, and warn a user who gave an agent."""
         if self.engine is not None:
             self.engine.close()
         self.engine = None
@@ -94,7 +94,7 @@ class Parts:
             warn_user(f"Nothing is offloaded: {why}.")
 
     def follow(self, loader: DataLoader[Any], order: Order) -> None:
-        """See that the dataset still is what was taken apart, and gives what its parts give.
+        """Check that the dataset still is the one that was taken apart, and gives the same as its parts.
 
         Args:
             loader: the user's.
@@ -118,7 +118,7 @@ class Parts:
             self._try_to_record(loader, order)
 
     def _try_to_record(self, loader: DataLoader[Any], order: Order) -> None:
-        """See once whether pictures that the dataset opens can be deferred."""
+        """Check once if pictures that the dataset opens can be deferred."""
         options = self._settings.options
         if self._tried_to_record or not (options.record and options.fused):
             return
@@ -133,19 +133,21 @@ class Parts:
 
     @property
     def numbers(self) -> Numbers:
-        """Whose random numbers samples have, as far as dataset and options decide."""
+        """Source of the samples' random numbers, as far as dataset and options decide."""
         if self.engine is not None:
             return "op"
         return "sample" if self._settings.seed is not None and self._opens_pictures else "torch"
 
     @property
     def _opens_pictures(self) -> bool:
-        """Whether samples open pictures, deferred or not, as far as that was to be found out."""
+        """True if samples open pictures, deferred or not, as far as that is known."""
         return self._tried_to_record and self._why_not_recorded != NO_PICTURES
 
     def recorded(self, loader: DataLoader[Any], place: LoaderState) -> AbstractContextManager[None]:
-        """Within, workers that a plain loader starts defer the pictures that its dataset opens, where they may, and
-        seed each sample's random numbers, if those are the place's."""
+        """Within the block, workers that a plain loader starts defer the pictures that its dataset opens, if they may.
+
+        They also seed each sample's random numbers, if those are the place's.
+        """
         if self._recording is None and place.numbers == "sample":  # as a state says, also where no picture is deferred
             self._recording = Recording(reuse_memory=False, defers=False)
         if self._recording is None:
@@ -159,24 +161,24 @@ class Parts:
 
     @property
     def streamed_order(self) -> StreamedOrder | None:
-        """What torch's loader is to read now in place of the user's samplers; None for these."""
+        """Order that torch's loader is to read now in place of the user's samplers; None for these."""
         return None if self._recording is None else self._recording.order
 
     @property
     def plain_report(self) -> Report:
-        """Of a loader without an engine."""
+        """Report of a loader without an engine."""
         recording = self._recording
         return recording.told_by(self._plain_report) if recording and recording.defers else self._plain_report
 
     @property
     def about_pictures(self) -> list[str]:
-        """What a loader without an engine makes of the pictures that its dataset opens, in sentences."""
+        """Return sentences on the pictures that the dataset of a loader without an engine opens."""
         if self._recording is not None and self._recording.defers:
             return self._recording.notes()
         return [_undeferred(self._why_not_recorded)] if self._why_not_recorded else []
 
     def observer(self, epoch: Epoch) -> Observer:
-        """Who is told of an epoch of the engine: the engine, and the log if there is one."""
+        """Return the observer of the engine's epochs: the engine, and the log if there is one."""
         assert self.engine is not None, "a plain loader's epochs tell nobody"
         if self._log is None:
             return self.engine
@@ -184,13 +186,13 @@ class Parts:
         return LoggedEpoch(self.engine, epoch, self._log, self.engine.report, about)
 
     def log_plain(self) -> None:
-        """An epoch of a plain DataLoader begins: its log has the report alone, which says why, once."""
+        """Log a plain DataLoader's epoch as it begins: only its report, which says why, once."""
         if self._log is not None and self._logged_plain is not self._plain_report:
             self._logged_plain = self._plain_report
             log_report(self._log, self._plain_report, ended=False)
 
     def close(self) -> None:
-        """End what the engine has started, and let go of the log; a later epoch begins anew."""
+        """End everything that the engine has started, and close the log; a later epoch begins again."""
         if self.engine is not None:
             self.engine.close()
         if self._recording is not None:
@@ -199,7 +201,7 @@ class Parts:
             self._log.close()
 
     def leave_to_parent(self) -> None:
-        """In a forked copy of the process: what runs is the parent's, so begin with an engine of this one's own."""
+        """Begin with a new engine in a forked copy of the process: all that runs is the parent's."""
         if self.engine is not None:
             self.engine = Engine(self.engine.data, self._settings)
 

@@ -1,4 +1,4 @@
-"""The iterations of a loader whose dataset cannot be offloaded: torch's own, which also tell how far they have come."""
+"""Iterations of a loader whose dataset cannot be offloaded: torch's own, which also report their progress."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from sophon_loader.torch_internals.untraced import untraced
 def plain_batches(
     loader: DataLoader[Any], begin: Callable[[], Any], place: LoaderState, settings: Settings, *, in_turn: bool
 ) -> PlainIterator:
-    """The batches of an iteration.
+    """Return the batches of an iteration.
 
     Args:
         loader: the user's.
-        begin: gives DataLoader's iterator of it.
+        begin: returns DataLoader's iterator of it.
         place: of the loader.
         settings: of the loader.
-        in_turn: whether batches come in the sampler's order.
+        in_turn: True if batches come in the sampler's order.
     """
     if loader._iterator is not None and place.copies.out_of_order:
         place.copies.in_order()
@@ -45,7 +45,7 @@ def plain_batches(
 
 
 def end_plain_workers(loader: DataLoader[Any]) -> None:
-    """End those that persist."""
+    """End persistent workers."""
     persisting: Any = loader._iterator
     if persisting is not None:
         persisting._shutdown_workers()
@@ -53,12 +53,12 @@ def end_plain_workers(loader: DataLoader[Any]) -> None:
 
 
 class PlainIterator(Around):
-    """An iterator of DataLoader's own that also tells how far it has come.
+    """An iterator of DataLoader's own that also reports its progress.
 
     Args:
-        batches: of DataLoader; what else it has can be had here, too.
-        order: of the loader, of which it has begun a reading.
-        told: what hears of the dataset's copies in the workers; None where those have no state.
+        batches: of DataLoader; its attributes are those of this object, too.
+        order: of the loader; a reading of it has begun.
+        told: takes states of the dataset's copies in the workers; None if those have no state.
     """
 
     def __init__(self, batches: Any, order: Order, told: BatchesWithStates | None) -> None:

@@ -1,4 +1,4 @@
-"""A line on the terminal while an epoch runs: how fast, how much crosses, what is saved, and what limits."""
+"""A line on the terminal while an epoch runs: rate, bytes on the network, savings, and the resource that limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sophon_loader.torch_internals.iterator_wrapper import Around
 from sophon_loader.torch_internals.untraced import untraced
 
 EVERY_S = 1.0
-"""How often the line is written. Rates are those since the line before, so they are of now."""
+"""Seconds between two updates of the line. Rates are those since the last one, so they are current."""
 _FORM = "{desc}: {percentage:3.0f}%|{bar:10}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 _ENDLESS = "{desc}: {n_fmt} batches [{elapsed}{postfix}]"
 
@@ -60,11 +60,12 @@ class ProgressLine(Around):
 
 
 def told(report: Report, recent: Totals, seconds: float) -> str:
-    """What the line says.
+    """Return the text of the line.
 
     Args:
         report: of the epoch so far.
-        recent: what was counted in the last `seconds`.
+        recent: counts of the last `seconds`.
+        seconds: since the last line.
     """
     parts = [per_second(recent.samples / seconds), f"{size(recent.wire_bytes / seconds)}/s"] if seconds > 0 else []
     share = sent_share(report.totals.wire_bytes, report.totals.read_bytes)
@@ -80,10 +81,10 @@ def told(report: Report, recent: Totals, seconds: float) -> str:
 
 
 def with_progress(batches: Any) -> Any:
-    """An epoch's batches, with the line where tqdm shows one: on a terminal, at rank 0.
+    """Return an epoch's batches, with the line where tqdm shows one: on a terminal, at rank 0.
 
     Args:
-        batches: what a loader iterates by; of a plain DataLoader nothing is counted, so there is no line.
+        batches: iterator of a loader; a plain DataLoader counts nothing, so it has no line.
     """
     if not isinstance(batches, EpochIterator) or rank_of_all()[0]:
         return batches

@@ -1,4 +1,4 @@
-"""The epochs of a dataset of any class whose pictures are deferred: torch's own loader over `RecordedDataset`."""
+"""Epochs of a dataset of any class whose pictures are deferred: torch's own loader over `RecordedDataset`."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from sophon_loader.run.ticket_sampler import Occurrences
 
 
 class Recording:
-    """What came of the pictures of one loader's newest epoch, and the memory in which its batches come.
+    """Counts of the pictures in one loader's newest epoch, and the memory of its batches.
 
     Args:
-        reuse_memory: whether batches of torch's own collation come in shared memory that is used again.
-        defers: False to leave the pictures to Pillow, and serve the order alone.
+        reuse_memory: True to put batches of torch's own collation in shared memory that is used again.
+        defers: False to leave the pictures to Pillow, and only provide the order.
 
     Attributes:
         defers: see there.
-        order: what torch's loader reads while it starts an epoch, where each sample has a stream of random numbers of
-            its own; None to read the user's samplers.
+        order: read by torch's loader while it starts an epoch in which each sample has its own stream of random
+            numbers; None to read the user's samplers.
     """
 
     def __init__(self, *, reuse_memory: bool, defers: bool = True) -> None:
@@ -49,7 +49,7 @@ class Recording:
 
     @contextmanager
     def shown_to(self, loader: DataLoader[Any], order: StreamedOrder | None) -> Iterator[None]:
-        """Within, workers that the loader starts are given a `RecordedDataset`.
+        """Within the block, workers that the loader starts are given a `RecordedDataset`.
 
         Args:
             loader: the user's.
@@ -62,7 +62,7 @@ class Recording:
         self._before = self._counts.found()
         if self.defers:
             read_library()
-        known = loader.__dict__  # DataLoader allows nobody to assign to its dataset
+        known = loader.__dict__  # since DataLoader forbids assignments to its dataset
         known["dataset"] = RecordedDataset(dataset, self._counts, defers=self.defers)
         known["worker_init_fn"] = ShownDataset(init)
         if self._reuse_memory and collate_fn is default_collate and loader.num_workers:
@@ -75,15 +75,15 @@ class Recording:
             known["dataset"], known["worker_init_fn"], known["collate_fn"] = dataset, init, collate_fn
 
     def close(self) -> None:
-        """Let go of the memory of batches that nobody holds any more."""
+        """Free the memory of batches that are no longer referenced."""
         self._memory.forget_ended()
 
     def notes(self) -> list[str]:
-        """What became of the epoch's pictures, in sentences."""
+        """Return sentences on the epoch's pictures."""
         return picture_notes(self._found()) or ["pictures that it opens are decoded by our C"]
 
     def told_by(self, report: Report) -> Report:
-        """A plain loader's report, with what became of the epoch's pictures: `fused` are those that our C has decoded,
+        """Return a plain loader's report with counts of the epoch's pictures: `fused` are those that our C has decoded,
         `unfused` the others."""
         found = self._found()
         ours, pillow = decoded_pictures(found)
@@ -101,11 +101,11 @@ class Recording:
 
 
 class StreamedOrder:
-    """An order in which each index says from what its sample draws: seed, epoch, index, and how often it came before.
+    """An order in which each index carries its sample's seed: (seed, epoch, index, number of earlier occurrences).
 
     Args:
         order: of the user's samplers.
-        samples: of the dataset; 0 where it does not say how many.
+        samples: number of samples in the dataset; 0 if unknown.
         seed: of the run.
     """
 
@@ -120,7 +120,7 @@ class StreamedOrder:
 
 
 class _Met(Occurrences):
-    """How often an iteration has met each index, also those that the dataset's length does not tell of."""
+    """Number of times that an iteration has met each index, also indices beyond the dataset's length."""
 
     def __init__(self, samples: int) -> None:
         super().__init__(samples)
@@ -140,7 +140,7 @@ class _Met(Occurrences):
 
 
 class _Streams(Iterator[Any]):
-    """The entries of one iteration. What a signal's handler has interrupted comes with the next call."""
+    """The entries of one iteration. An entry that a signal's handler has interrupted is given by the next call."""
 
     def __init__(self, reading: Reading, order: Order, samples: int, seed: Seed) -> None:
         self._reading = reading
@@ -170,7 +170,7 @@ class _Streams(Iterator[Any]):
 
 
 def number_of(index: Any) -> int:
-    """What stands for an index in a seed: itself, or 64 bits of its text's hash where it is no integer."""
+    """Return an index's number in a seed: itself, or 64 bits of its text's hash if it is not an integer."""
     try:
         return as_int(index)
     except TypeError:

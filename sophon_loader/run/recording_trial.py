@@ -1,6 +1,6 @@
-"""Whether samples of a dataset are the same where its pictures are deferred: a few, made in copies of this process.
+"""Checks that samples of a dataset are the same if its pictures are deferred: a few, in copies of this process.
 
-Each copy begins as this process stands, and is thrown away with all that the user's code has done in it. So a counter
+Each copy begins in this process's state, and is thrown away with all that the user's code has done in it. So a counter
 or a generator of the dataset's own moves once in either.
 """
 
@@ -28,11 +28,11 @@ from sophon_loader.recording.picture_counts import PILLOW, PictureCounts
 from sophon_loader.run.trial_process import NotTried, tried_apart
 
 SAMPLES = 3
-"""That are compared: the first ones of the sampler."""
+"""Number of samples that are compared: the first ones of the sampler."""
 WAIT_S = 20.0
-"""A copy that has not ended by then is ended, and the dataset runs as in torch."""
+"""Seconds after which a copy is ended, and the dataset runs as in torch."""
 SLOW_S = 0.5
-"""Samples without a picture that take longer are not tried on: they are of something else."""
+"""Seconds after which a sample without a picture ends the trial: such samples are of something else."""
 NO_PICTURES = "its first samples open no picture by PIL.Image.open that could be deferred"
 BOUND_BEFORE = (
     "its first samples open pictures by a name that was bound before, as by `from PIL.Image import open`; call "
@@ -44,9 +44,10 @@ _MOST_KINDS = 4
 
 
 def why_not_recorded(loader: DataLoader[Any], order: Order) -> str:
-    """Why no picture of a dataset is deferred, in words that end a sentence; "" where its pictures may be.
+    """Return the reason why no picture of a dataset is deferred, in words that end a sentence; "" if its pictures may
+    be.
 
-    `NO_PICTURES` is said of the dataset alone: it depends neither on this host nor on time, as the other reasons may.
+    `NO_PICTURES` depends on the dataset alone, and neither on this host nor on time, as the other reasons may.
 
     Args:
         loader: the user's.
@@ -71,11 +72,11 @@ def why_not_recorded(loader: DataLoader[Any], order: Order) -> str:
 
 
 def _why_none(left: Sequence[str], *, opened: int) -> str:
-    """Why no picture was deferred.
+    """Return the reason why no picture was deferred.
 
     Args:
-        left: kinds of the files that were opened by `PIL.Image.open` and are Pillow's to open.
-        opened: files that Pillow has opened in all.
+        left: kinds of the files that were opened by `PIL.Image.open` and left to Pillow.
+        opened: number of files that Pillow has opened in all.
     """
     if left:
         return f"Pillow opens all that its first samples open ({', '.join(kind or 'unknown files' for kind in left)})"
@@ -89,8 +90,11 @@ def _tried(loader: DataLoader[Any], order: Order, *, defer: bool) -> dict[str, A
 
 
 def _looked_at(loader: DataLoader[Any], order: Order, *, defer: bool) -> dict[str, Any]:
-    """Within a copy of the process: digests of some samples, how many of their pictures were deferred, which kinds
-    were left to Pillow, and, if none is deferred, how many Pillow has opened."""
+    """Make some samples within a copy of the process, and return facts about them.
+
+    They are the samples' digests, the number of deferred pictures, the kinds left to Pillow, and, if no picture is
+    deferred, the number that Pillow has opened.
+    """
     dataset = loader.dataset
     _be_a_worker(loader)
     seed_generators(GENERATORS, _SEED)
@@ -119,7 +123,7 @@ def _looked_at(loader: DataLoader[Any], order: Order, *, defer: bool) -> dict[st
 
 
 def _count_opened(opened: list[int]) -> None:
-    """Count files that Pillow opens from now on, by whatever name its function is called."""
+    """Count files that Pillow opens from now on, by any name of its function."""
     begin = ImageFile.ImageFile.__init__
 
     def counting(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -130,7 +134,7 @@ def _count_opened(opened: list[int]) -> None:
 
 
 def _be_a_worker(loader: DataLoader[Any]) -> None:
-    """Be the first worker, behind the user's `worker_init_fn`, if the loader has workers."""
+    """Act as the first worker, after the user's `worker_init_fn`, if the loader has workers."""
     if loader.num_workers == 0:
         return
     _utils.worker._worker_info = _utils.worker.WorkerInfo(
@@ -153,7 +157,7 @@ def _first_indices(order: Order) -> list[Any]:
 
 
 def _outcome(make: Callable[[], Any], opener: Opener | None) -> tuple[Any, int]:
-    """What a sample is, or the error that it ends with; and how many pictures were deferred."""
+    """Return a sample, or the error that it ends with; and the number of pictures that were deferred."""
     if opener is None:
         return _value_or_error(make), 0
     before = GeneratorStates(GENERATORS)
@@ -175,7 +179,7 @@ def _value_or_error(make: Callable[[], Any]) -> Any:
 
 
 def _parts(value: Any, depth: int) -> Iterator[tuple[str, bytes]]:
-    """A value taken apart: of each part its kind and shape, and its bytes."""
+    """Yield the parts of a value: kind and shape, and bytes."""
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if isinstance(value, Image.Image):
         yield f"picture {value.mode} {value.size}", value.tobytes()

@@ -1,4 +1,4 @@
-"""A run: what exists once the pipelines are known and the agent has been asked, and holds until one of them changes."""
+"""A run: everything that is fixed once the pipelines are known and the agent was asked, until one of them changes."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _NOTE_ON_INFO = (
 
 @dataclass(frozen=True)
 class Run:
-    """Of one dataset with its pipelines as they were when the run began.
+    """A run over one dataset, with its pipelines as they were when the run began.
 
     Args:
         pipelines: one per source of the dataset.
         collate_fn: the user's.
-        split: what of the pipelines runs with each sample, and what with whole batches.
+        split: parts of the pipelines that run with each sample, and with whole batches.
         agreement: with the agent; None without one, and before it has answered.
         profiler: measures this run.
         seed: of all its random numbers.
-        software: of this process, which the agent was told.
+        software: of this process, as it was sent to the agent.
     """
 
     data: Offloadable
@@ -58,13 +58,13 @@ class Run:
     def is_of(
         self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any], seed: Seed, *, asked: bool
     ) -> bool:
-        """Whether these are still what it began with.
+        """Return True if these are still the ones that it began with.
 
         Args:
             pipelines: as they are now, one per source of the dataset.
             collate_fn: the user's.
             seed: as it is now; a state that is loaded may bring another.
-            asked: whether there is an agent to ask, which was told of this process's software.
+            asked: True if there is an agent to ask, which knows this process's software.
         """
         same = self.collate_fn is collate_fn and self.seed == seed
         if same and asked:
@@ -72,10 +72,10 @@ class Run:
         return same and all(map(same_pipeline, self.pipelines, pipelines))
 
     def notes(self, of_agent: str) -> tuple[str, ...]:
-        """What a user should know of it.
+        """Return notes on the run for the user.
 
         Args:
-            of_agent: where the agent stands; "" for nothing worth knowing.
+            of_agent: a note on the agent; "" for none.
         """
         notes = sorted({note for chain in self.split.chains for note in notes_on_local_ops(chain)})
         notes += [f"{name} is not offered: {why}" for name, why in missing().items() if name == "roi-jpeg"]
@@ -100,15 +100,15 @@ class Run:
         slots: Slots | None = None,
         cache: Cache | None = None,
     ) -> OffloadedDataset:
-        """What the workers of this run shall use.
+        """Return the dataset for the workers of this run.
 
         Args:
             plan: that they follow; None where nothing is planned.
             statistics: that they count into.
-            routes: to the agents; none where this run does without.
-            live: what they follow where the agent chooses.
-            fused: whether they may decode by C of our own.
-            slots: where they make samples for their batch; None for in memory of their own.
+            routes: to the agents; empty if this run does without.
+            live: prices and state that they follow if the agent chooses.
+            fused: True if they may decode by our C.
+            slots: memory in which they make samples for their batch; None for their own memory.
             cache: of files, on this host; None for none.
         """
         steps = [
@@ -132,7 +132,7 @@ class Run:
 
 
 def _without_word_on_info(chain: Chain) -> list[Op]:
-    """The ops for whose sake alone metadata is kept, though nobody has said that they look at it."""
+    """Return the ops that alone require metadata, without a statement that they look at it."""
     readers = chain.info_readers
     if chain.image_stages == len(chain) or chain.local_ops or any(op.reads_info for op in readers):
         return []

@@ -19,12 +19,12 @@ from sophon_loader.order.reading import Reading
 from sophon_loader.order.tickets import QueuedTickets, Ticket
 
 _SPARSE_SHARE = 1 / 32
-"""Repeated indices up to this share of all are kept in a dict, at about 100 bytes each; more in an array of 4 bytes
-per sample, which then takes no more than the dict would."""
+"""Share of repeated indices up to which they are kept in a dict, at about 100 bytes each. Above it an array of 4 bytes
+per sample takes no more than the dict would."""
 
 
 class Occurrences:
-    """How often an iteration has met each index of a dataset.
+    """Number of times that an iteration has met each index of a dataset.
 
     Takes a bit per sample, and more only for samples that are met again.
 
@@ -39,13 +39,13 @@ class Occurrences:
         self._foreseen: deque[int] = deque()
 
     def begin_anew(self) -> Callable[[list[Any]], list[int]]:
-        """Forget all; what meets some."""
+        """Forget all; returns the function that meets indices."""
         Occurrences.__init__(self, self._samples)
         return self.count_all
 
     def count(self, index: int) -> int:
-        """Meet an index; how often it had been met before. One that the dataset does not have, or that is no number, is
-        never met."""
+        """Meet an index; returns how often it was met before. An index that the dataset does not have, or that is not a
+        number, is never met."""
         if type(index) is not int or not -self._samples <= index < self._samples:
             return 0
         index %= self._samples
@@ -64,12 +64,12 @@ class Occurrences:
         return before + 1
 
     def count_all(self, indices: Iterable[Any], counted: list[int] | None = None) -> list[int]:
-        """Meet some; how often each had been met before.
+        """Meet indices; returns how often each was met before.
 
         Args:
             indices: all of them.
-            counted: of the first of them, to which that of the rest is added, one by one; a handler's exception that
-                comes meanwhile leaves those met that are in there.
+            counted: results for the first of them; the others are appended one by one. After a handler's exception,
+                those in the list are met.
         """
         found = [] if counted is None else counted
         found.extend(map(self._meet, islice(indices, len(found), None)))
@@ -84,10 +84,10 @@ class Occurrences:
         return first
 
     def foresee(self, begin: int, indices: list[Any]) -> list[int]:
-        """What `count_all` will say of indices.
+        """Return the results that `count_all` will have for indices.
 
         Args:
-            begin: how many are counted before them, of which all have been foreseen.
+            begin: number of indices before them that are counted; all of those have been foreseen.
             indices: see `count_all`.
         """
         unseen = begin + len(indices) - len(self._foreseen)
@@ -99,14 +99,14 @@ class TicketSampler(Sampler[Ticket]):
     """Wraps a batch sampler, or a sampler, so that it yields tickets, in its order.
 
     Args:
-        order: what the user's samplers give: lists of indices, or, without batches, single ones.
-        samples: of the dataset.
+        order: of the user's samplers: lists of indices, or, without batches, single ones.
+        samples: number of samples in the dataset.
         queued: see below.
 
     Attributes:
-        epoch: the one that the next iteration is; to be set before that begins.
+        epoch: number of the next iteration's epoch; to be set before that begins.
         queued: where tickets are noted for workers to look ahead; None for no look-ahead.
-        exhausted: whether the newest iteration has come to its end.
+        exhausted: True if the newest iteration has ended.
     """
 
     epoch: Epoch
@@ -132,12 +132,12 @@ class TicketSampler(Sampler[Ticket]):
         return _HandedOut(self, self._running)
 
     def stop(self) -> None:
-        """Have the running iteration give no more, as if that were all; see `going_on`."""
+        """Have the running iteration end here, as if there were no more; see `going_on`."""
         self._stopped = True
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
-        """What is begun in here are not new iterations, but the rest of the one that was stopped."""
+        """Within the block, iterations are not new, but the rest of the one that was stopped."""
         self._goes_on, self._stopped = True, False
         self._running.foresee_anew()
         try:
@@ -146,10 +146,10 @@ class TicketSampler(Sampler[Ticket]):
             self._goes_on = False
 
     def next_of(self, tickets: _Tickets) -> Ticket:
-        """The next ticket of an iteration, which workers are told of.
+        """Return the next ticket of an iteration, and note it for workers.
 
         Raises:
-            StopIteration: there is none, or the iteration was stopped.
+            StopIteration: there is no ticket, or the iteration was stopped.
         """
         if self._stopped:
             raise StopIteration
@@ -168,7 +168,7 @@ class TicketSampler(Sampler[Ticket]):
         return ticket
 
     def _tell(self, tickets: _Tickets, queued: QueuedTickets) -> None:
-        """Note for workers what comes later, too, further ahead while they starve."""
+        """Note later tickets for workers, too, further ahead while they starve."""
         ahead, now = self._order.look_ahead, tickets.epoch.account.moment
         if not ahead.most:
             return
@@ -180,11 +180,11 @@ class TicketSampler(Sampler[Ticket]):
 
 
 class _HandedOut(Iterator[Ticket]):
-    """The tickets of an iteration as torch reads them. No generator, which would end with the first exception that
+    """The tickets of an iteration as torch reads them. Not a generator, which would end with the first exception that
     passes it, as of a signal's handler.
 
     Args:
-        sampler: whose tickets these are.
+        sampler: of these tickets.
         tickets: of the iteration.
     """
 
@@ -198,16 +198,16 @@ class _HandedOut(Iterator[Ticket]):
 
 class _Tickets(Iterator[Ticket]):
     """The tickets of an iteration. The sampler holds this, which must not hold the sampler: a circle would keep both,
-    with the shared memory of what is queued, until a garbage collection.
+    with the shared memory of the queue, until a garbage collection.
 
     Args:
         epoch: that begins with the first.
         reading: of the samplers.
-        samples: of the dataset.
-        batched: whether the samplers give lists of indices, and not single ones.
+        samples: number of samples in the dataset.
+        batched: True if the samplers give lists of indices, and not single ones.
 
     Attributes:
-        taken: a ticket that has been taken of these and not been handed out.
+        taken: a ticket that was taken of these and not handed out yet.
     """
 
     def __init__(self, epoch: Epoch, reading: Reading, samples: int, *, batched: bool) -> None:
@@ -217,10 +217,12 @@ class _Tickets(Iterator[Ticket]):
         self._met = Occurrences(samples)
         reading.on_skipping = self._met.begin_anew
         self.taken: Ticket | None = None
-        self._entry: Any = None  # that was read of the samplers and has no ticket yet
-        self._counted: list[int] = []  # the occurrences of its first indices
+        self._entry: Any = None
+        """Entry that was read of the samplers, and has no ticket yet."""
+        self._counted: list[int] = []
+        """Occurrences of the entry's first indices."""
         self._number = self._told = -1  # of the newest batch; and of the last that has been foreseen
-        self._cut = 0, 0  # the size of batches that are foreseen, and how many indices they have
+        self._cut = 0, 0  # the size of batches that are foreseen, and their number of indices
 
     def __next__(self) -> Ticket:
         self.epoch.reading = self._reading
@@ -240,14 +242,14 @@ class _Tickets(Iterator[Ticket]):
         return ticket
 
     def foresee_anew(self) -> None:
-        """What has been foreseen is to be told again."""
+        """Have everything that was foreseen noted again."""
         self._told, self._cut = self._number, (self._cut[0], 0)
 
     def foreseen(self, batches: int) -> Iterator[Ticket]:
-        """The next tickets that are known by now and have not been told.
+        """Yield the next tickets that are known by now and were not noted yet.
 
         Args:
-            batches: how many of all that come next.
+            batches: number of coming tickets to look at.
         """
         if self._told < self._number or self._cut[0] != self._reading.size:  # cut in another way from now on
             self.foresee_anew()
@@ -267,7 +269,7 @@ class _Tickets(Iterator[Ticket]):
 
 
 def _row(index: Any) -> Any:
-    """An index of the sampler as a list takes it; one that is no number as it is, for the worker to refuse in turn."""
+    """Return an index of the sampler as a list takes it; one that is not a number stays, for the worker to refuse."""
     try:
         return as_int(index)
     except TypeError:

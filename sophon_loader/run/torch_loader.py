@@ -24,7 +24,7 @@ from sophon_loader.torch_internals.owned_workers import OwnedDataLoader
 from sophon_loader.workers.init import WorkerInit
 
 _WORKERS = -2
-"""In place of a sample's index, which no sample has, nor the order of a `ShardSampler`."""
+"""Placeholder for a sample's index; no sample has it, nor the order of a `ShardSampler`."""
 
 _AMONG_THREADS = (
     "One worker process loads the samples, because num_workers=0 is not safe {}: the ops draw from random generators "
@@ -33,7 +33,7 @@ _AMONG_THREADS = (
 
 
 def _why_unsafe() -> str:
-    """Why ops must not draw random numbers in this process; "" if they may."""
+    """Return the reason why ops must not draw random numbers in this process; "" if they may."""
     if not in_main_thread():
         return "outside the main thread"
     others = threads_beside()
@@ -42,7 +42,7 @@ def _why_unsafe() -> str:
 
 @contextmanager
 def undrawn(loader: DataLoader[Any], do: bool) -> Iterator[None]:
-    """Have torch draw the seed of the workers that it starts from a generator of their own, if told to."""
+    """With `do`, have torch draw the seed of the workers that it starts from a separate generator."""
     before = loader.generator
     if do:
         loader.generator = torch.Generator(torch.get_default_device())  # where torch draws
@@ -54,21 +54,21 @@ def undrawn(loader: DataLoader[Any], do: bool) -> Iterator[None]:
 
 
 class TorchLoader:
-    """What reads the samples of a loader, with workers as that was given them.
+    """Reads the samples of a loader, with workers by that loader's arguments.
 
     Args:
         outer: the user's loader, which owns this, and lives as long as an iteration of it.
-        engine: of that.
+        engine: of that loader.
         seed: of the run.
         order: of the loader's samplers.
-        unasked: whether torch's loader would have gone on with its workers where this one is made, and drawn no number.
-        needs_agent: whether nothing can be done without the agent.
+        unasked: True if torch's loader would have kept its workers at this point, and drawn no number.
+        needs_agent: True if nothing can be done without the agent.
 
     Attributes:
         loader: torch's.
-        tickets: what it reads.
-        workers: their number; 1 in place of 0 where ops draw random numbers and another thread than the main one
-            iterates, or may draw meanwhile, because the generators belong to the whole process.
+        tickets: read by it.
+        workers: their number; 1 in place of 0 if ops draw random numbers and another thread than the main one iterates
+            or may draw, too. The generators belong to the whole process.
 
     Raises:
         AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: the agent cannot serve this dataset.
@@ -84,7 +84,7 @@ class TorchLoader:
         unasked: bool = False,
         needs_agent: bool = False,
     ) -> None:
-        # No circle: workers and agent end as soon as nobody refers to the loader, and not with a collection.
+        # No circle: workers and agent end with the last reference to the loader, and not with a garbage collection.
         self._outer: DataLoader[Any] = weakref.proxy(outer)
         self._engine, self._seed, self._order = engine, seed, order
         self.tickets = TicketSampler(order, len(engine.data))
@@ -92,16 +92,16 @@ class TorchLoader:
         self._make(self._generator(order.epoch, 0) if unasked else outer.generator, needs_agent=needs_agent)
 
     def begin(self, epoch: Epoch) -> Iterator[Any]:
-        """The batches of an epoch."""
+        """Return the batches of an epoch."""
         self.tickets.epoch = epoch
         epoch.account.workers = self.workers
         return self._begun(epoch)
 
     def change(self, number: int, epoch: Epoch) -> Iterator[Any]:
-        """Go on with the rest of an epoch, whose tickets have been stopped, with so many workers.
+        """Go on with the rest of an epoch, whose tickets have been stopped, with another number of workers.
 
         Args:
-            number: of workers; as many as before if a newer epoch has begun.
+            number: of workers; the current one is kept if a newer epoch has begun.
             epoch: that goes on.
         """
         self.end()
@@ -125,20 +125,20 @@ class TorchLoader:
         return AsMade(batches, epoch.reading)
 
     def end(self) -> None:
-        """End the workers that persist, also while an iterator is held."""
+        """End persistent workers, also while an iterator is held."""
         workers: Any = getattr(self.loader, "_iterator", None)
         if hasattr(workers, "_shutdown_workers"):
             workers._shutdown_workers()
         self.loader._iterator = None
 
     def _generator(self, epoch: int, delivered: int) -> torch.Generator:
-        """From which torch draws the seed of workers that it would not have started: of the user's nothing is drawn."""
+        """Return a generator for the seed of workers that torch would not have started: the user's is left alone."""
         generator = torch.Generator(torch.get_default_device())
         generator.manual_seed(op_seed(self._seed.draw(epoch, _WORKERS), delivered))
         return generator
 
     def _queue(self, workers: int, depth: int) -> QueuedTickets:
-        """Room for the tickets that torch hands out, and for later ones where workers may be told of those."""
+        """Return a queue for the tickets that torch hands out, and for later ones if workers may see those."""
         order, ahead = self._order, self._order.look_ahead
         by_torch = self._outer.prefetch_factor is None or isinstance(self._outer.prefetch_factor, TorchsPrefetch)
         if not by_torch or not may_be_foreseen(order.source):

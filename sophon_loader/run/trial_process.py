@@ -1,10 +1,10 @@
-"""Running the user's code for a look at what it does, in a copy of this process, so that no trace of it is left here.
+"""Runs the user's code in a copy of this process, to look at its results without leaving a trace here.
 
-Calling a dataset or a transform may change it: counters, generators of its own, caches, positions in open files, in the
-object or in a module, a closure, a class, a library's memory. Copies of objects share most of these, cannot be made of
-others (locks, files), and take seconds for a list of a million names. A forked process shares none, at a few
-milliseconds whatever the size; torch starts workers so, too. Descriptors and memory that processes share on purpose are
-taken from it. What is left is what is done by name: a file written, a request sent over a connection made there.
+Calling a dataset or a transform may change it: counters, generators, caches, positions in open files; in the object or
+in a module, a closure, a class, a library's memory. Copies of objects share most of these, cannot be made of others
+(locks, files), and take seconds for a list of a million names. A forked process shares none, and takes a few
+milliseconds for any size; torch starts workers so, too. Descriptors and memory that processes share on purpose are
+taken from it. Only effects by name remain: a file written, a request sent over a connection made there.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from typing import NoReturn
 import torch
 
 _MOST_NBYTES = 4000
-"""Of what the process says: so much is written to a pipe at once, or not at all."""
+"""Maximum size of the process's answer, in bytes: this much is written to a pipe at once, or not at all."""
 _FOUND, _NOTHING, _RAISED = b"f", b"n", b"r"
 _COPIED_NBYTES = 1 << 20
-"""Shared memory up to this size is copied; writing to a larger one ends the process."""
+"""Maximum size of shared memory that is copied, in bytes; writing to larger memory ends the process."""
 _PROT_READ, _PROT_WRITE = 1, 2
 _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 0x02, 0x10, 0x20
 
 
 class NotTried(Exception):
-    """Why nothing was found out; for reports, never raised at the user."""
+    """Reason why nothing was found out; for reports, never raised at the user."""
 
 
 def tried_apart(look: Callable[[], str | None], wait_s: float = 60.0) -> str | None:
-    """What `look` returns when a copy of this process calls it; here nothing has changed then.
+    """Return the result of `look`, called in a copy of this process; nothing changes here.
 
     Args:
-        look: calls whatever code of the user's. It may not use other threads, connections, or a GPU.
-        wait_s: after so long the process is ended.
+        look: may call any code of the user's. It may not use other threads, connections, or a GPU.
+        wait_s: seconds after which the process is ended.
 
     Returns:
-        The text, of which some 4000 bytes come.
+        The text, cut after some 4000 bytes.
 
     Raises:
         NotTried: the process cannot be started, ended early or took too long, or `look` raised.
@@ -55,7 +55,7 @@ def tried_apart(look: Callable[[], str | None], wait_s: float = 60.0) -> str | N
     """
     ours, theirs = os.pipe()
     try:
-        with warnings.catch_warnings():  # of threads, which do not go along; torch's workers are forked likewise
+        with warnings.catch_warnings():  # about threads, which are not copied; torch also forks its workers
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
     except OSError as error:
@@ -80,14 +80,14 @@ def tried_apart(look: Callable[[], str | None], wait_s: float = 60.0) -> str | N
 
 
 def _heard(pipe: int, wait_s: float) -> bytes | None:
-    """What the copy says, nothing if it ends without a word; None if the time is over."""
+    """Return the copy's answer, b"" if it ends without one; None if the time is over."""
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
     return os.read(pipe, 1 + _MOST_NBYTES) if poll.poll(wait_s * 1000) else None
 
 
 def _end(pid: int, *, kill: bool) -> str:
-    """See the copy's end, which its own alarm brings at the latest; how that was."""
+    """Wait for the copy's end, which its own alarm brings at the latest; returns how it ended."""
     try:
         if kill:
             os.kill(pid, signal.SIGKILL)
@@ -103,7 +103,7 @@ def _be_the_copy(look: Callable[[], str | None], pipe: int, wait_s: float) -> No
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # which this one's parent gets as well
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, wait_s + 1.0)  # where nobody is left to end it
+        signal.setitimer(signal.ITIMER_REAL, wait_s + 1.0)  # in case this process dies first
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         torch.set_num_threads(1)  # the others have not come along, and would be waited for
         gc.freeze()  # the parent's garbage, whose finalizers are the parent's to run
@@ -122,16 +122,16 @@ def _be_the_copy(look: Callable[[], str | None], pipe: int, wait_s: float) -> No
 
 
 def _be_silent() -> None:
-    """Print and log nothing: what the user's code says now it will say again."""
+    """Print and log nothing: the user's code will say it again later."""
     logging.disable()
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # a notebook's are no descriptors
 
 
 def _leave_descriptors(pipe: int) -> None:
-    """Let go of what this process shares with its parent by descriptors, and keep reading files.
+    """Replace the descriptors that this process shares with its parent, and keep reading files.
 
-    A position in an open file is one for both, so each file is opened anew, for reading. What goes to a socket, a pipe
-    or the terminal would go there in the parent's name.
+    Both share the position in an open file, so each file is opened again, for reading. Output to a socket, a pipe or
+    the terminal would go there in the parent's name.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     for name in os.listdir("/proc/self/fd"):
@@ -152,7 +152,7 @@ def _open_anew(descriptor: int, nothing: int) -> None:
     try:
         position = os.lseek(descriptor, 0, os.SEEK_CUR)
         anew = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY)
-    except OSError:  # not to be read by whoever this process is now
+    except OSError:  # the current user of this process may not read it
         os.dup2(nothing, descriptor)
         return
     os.lseek(anew, position, os.SEEK_SET)
@@ -161,7 +161,7 @@ def _open_anew(descriptor: int, nothing: int) -> None:
 
 
 def _leave_shared_memory() -> None:
-    """Have memory that is shared with other processes (counters, locks, caches) as it is now, and to oneself."""
+    """Make memory that is shared with other processes (counters, locks, caches) private, with its current content."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -178,7 +178,7 @@ def _leave_shared_memory() -> None:
 
 
 def _shared_memory() -> Iterator[tuple[int, int]]:
-    """Address and bytes of what this process may write to and others see; devices left out."""
+    """Yield (address, bytes) of memory that this process may write to and others see; devices left out."""
     with open("/proc/self/maps") as file:
         for line in file:
             where, may, _, _, _, *name = line.split(maxsplit=5)

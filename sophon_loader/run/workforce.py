@@ -1,8 +1,8 @@
-"""How many workers a loader with `num_workers="auto"` has. Pure: what passed in a while goes in, a number comes out.
+"""Number of workers of a loader with `num_workers="auto"`. Pure: takes what passed in a while, and returns a number.
 
-Whether more workers help cannot be told from how busy they are: one that waits for replies may wait for a wire that is
-full, or for a way that is long. So a number is tried, and kept if the loader got faster, as a person would do it. What
-was found to be of no use is tried again later, after twice as long each time.
+How busy workers are does not show if more would help: one that waits for replies may wait for a full wire, or because
+of its latency. So a number is tried, and kept if the loader got faster, as a person would do it. A number that did
+not help is tried again later, after a pause that doubles each time.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from typing import Any, Literal
 from sophon_loader.errors import ConfigError
 
 FIRST = 4
-"""Workers at first, at most; one for every two cores if that is less."""
+"""Maximum number of workers at first; one for every two cores if that is less."""
 MOST_PER_CORE = 2
-"""Those above one per core are for waiting, not for work: they are tried only while cores are free."""
+"""Maximum number of workers per core. Those above one are for waiting, not for work: they need free cores."""
 SHIFT_S = 5.0
-"""For so long a number is looked at, at least ..."""
+"""Minimum duration of a trial, in seconds ..."""
 STARTS_PER_SHIFT = 20
-"""... and for so many times as long as workers take to start, as long as that is below ..."""
+"""... or this multiple of the time that workers take to start, if that is longer, but at most ..."""
 LONGEST_SHIFT_S = 60.0
 """... this."""
 BATCHES_PER_WORKER = 4
-"""Of fewer, what was fetched before would decide."""
+"""Minimum number of batches per worker in a trial. With fewer, batches fetched earlier would decide."""
 WAITED_MORE, WAITED_LESS = 0.05, 0.02
-"""Share of the time for which the training waits: from the first on there may be too few workers, below the second too
+"""Shares of the time for which the training waits. Above the first there may be too few workers, below the second too
 many."""
 CORES_IN_USE = 0.9
 """Share of the cores that workers use, from which on more of them would only share these."""
 MUST_GAIN = 1.05
-"""Times as many samples per second that more workers must bring."""
+"""Minimum factor in samples/s that more workers must bring."""
 MAY_LOSE = 0.98
-"""Times as many that fewer must still bring."""
+"""Minimum factor in samples/s that fewer workers must keep."""
 CLEARLY_WORSE = 0.9
-"""Times as many, below which a number is not looked at for longer than must be."""
+"""Factor in samples/s below which a trial ends as early as possible."""
 IN_RESERVE = 1.25
-"""Times as many workers as are occupied are kept."""
+"""Number of workers kept, as a multiple of those occupied."""
 OTHER_TIMES = 0.7
-"""A rate below so many times the last one, or above its inverse, is of other circumstances: all may be tried again."""
+"""Factor to the last rate below which, or above whose inverse, circumstances have changed: all may be tried again."""
 FIRST_PAUSE, LONGEST_PAUSE = 8, 64
-"""Shifts until what was of no use is tried again."""
+"""Number of shifts until something useless is tried again: the first pause, and the longest."""
 
 
 class AutoWorkers(int):
-    """The number of workers that a loader has for now: an int to whoever reads it, "auto" to a loader made with it.
+    """The current number of workers of a loader: an int to its readers, "auto" to a loader made with it.
 
     Example:
         >>> AutoWorkers(2) == 2
@@ -56,13 +56,13 @@ class AutoWorkers(int):
 
 @dataclass(frozen=True)
 class Shift:
-    """What passed in a while with the same number of workers.
+    """A period with a constant number of workers.
 
     Args:
-        seconds: that it took.
+        seconds: its duration.
         batches, samples: delivered in it.
         awaited_s: seconds for which the training waited for a batch.
-        occupied_s: seconds, over all workers, that they were at a batch, waiting for replies included.
+        occupied_s: seconds, over all workers, that they were at a batch, with waiting for replies.
         cpu_s: CPU seconds of all workers.
     """
 
@@ -74,11 +74,11 @@ class Shift:
     cpu_s: float = 0.0
 
     def plus(self, other: Shift) -> Shift:
-        """Both together."""
+        """Return the sum of both."""
         return Shift(*(one + more for one, more in zip(self._values(), other._values(), strict=True)))
 
     def minus(self, other: Shift) -> Shift:
-        """Of two moments since the same beginning, what passed between them."""
+        """Return what passed between two moments with the same beginning."""
         return Shift(*(one - less for one, less in zip(self._values(), other._values(), strict=True)))
 
     def _values(self) -> tuple[Any, ...]:
@@ -95,7 +95,7 @@ Way = Literal["more", "fewer"]
 
 @dataclass(frozen=True)
 class _Trial:
-    """A number that is looked at, and what there was before."""
+    """A number on trial, and the one before."""
 
     way: Way
     before: int
@@ -134,17 +134,17 @@ class Workforce:
         self._lengths: dict[Way, int] = {"more": FIRST_PAUSE, "fewer": FIRST_PAUSE}  # of the next pause
 
     def passed(self, shift: Shift) -> None:
-        """Some time has passed with this number of workers."""
+        """Add a period with this number of workers."""
         self._shift = self._shift.plus(shift)
 
     @property
     def shift_s(self) -> float:
-        """Seconds for which a number is looked at, at least."""
+        """Minimum duration of a trial, in seconds."""
         return max(SHIFT_S, min(STARTS_PER_SHIFT * self.start_s, LONGEST_SHIFT_S))
 
     @property
     def is_due(self) -> bool:
-        """Whether enough has passed to decide: less for a number that is clearly worse than the one before."""
+        """True if enough has passed to decide: less for a number that is clearly worse than the one before."""
         trial, shift = self._trial, self._shift
         worse = trial is not None and shift.samples_s < CLEARLY_WORSE * trial.samples_s
         return shift.seconds >= (SHIFT_S if worse else self.shift_s) and (
@@ -152,11 +152,11 @@ class Workforce:
         )
 
     def at_epoch(self) -> int:
-        """The number with which an epoch begins."""
+        """Return the number with which an epoch begins."""
         return self.decide() if self.is_due else self.number
 
     def decide(self) -> int:
-        """The number from now on."""
+        """Return the number from now on."""
         shift, self._shift = self._shift, Shift()
         trial, self._trial = self._trial, None
         before_s, self._samples_s = self._samples_s, shift.samples_s
@@ -176,10 +176,10 @@ class Workforce:
         return self.number
 
     def refused(self, number: int) -> None:
-        """There cannot be so many workers for now; there still are as many as before.
+        """Note that the number cannot change for now, and stays as it was.
 
         Args:
-            number: that there are.
+            number: of the current workers.
         """
         if self._trial is not None:
             self._pauses[self._trial.way] = self._lengths[self._trial.way]
@@ -203,22 +203,22 @@ class Workforce:
 
 
 def own_cores(cores: float) -> float:
-    """Of a host's cores those for this process, which torchrun tells how many there are beside it.
+    """Return this process's share of a host's cores; torchrun sets the number of processes.
 
     Args:
-        cores: that it may use.
+        cores: that the processes may use.
     """
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
     return cores / max(1, int(ranks)) if ranks.isdigit() else cores
 
 
 def asked_for(num_workers: Any, cores: float, *, iterable: bool) -> tuple[int, Workforce | None]:
-    """The number of workers that an argument means, and what finds another one if that is asked for.
+    """Return the number of workers for an argument, and the object that finds another one if that is asked for.
 
     Args:
         num_workers: an int, "auto", or the number of another loader.
         cores: that this process may use.
-        iterable: whether the dataset is, so that each of its workers reads it in a way of its own.
+        iterable: True if the dataset is, so that each of its workers reads it in its own way.
 
     Raises:
         ConfigError: "auto" for an iterable dataset, or another text.

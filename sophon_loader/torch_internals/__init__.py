@@ -1,1 +1,1 @@
-"""What the package relies on inside torch: its workers, their queues, its iterators, the ranges of its profiler."""
+"""Parts of torch's inside that the package relies on: its workers, queues, iterators, and its profiler's ranges."""

@@ -1,4 +1,4 @@
-"""What stands around an iterator of DataLoader's, and passes on all that it does not have itself."""
+"""A wrapper of DataLoader's iterators, which passes on all attributes that it does not have itself."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class Around(Iterator[Any]):
-    """The base of these.
+    """Base of these wrappers.
 
     Args:
-        batches: the iterator; what else it has can be had here, too.
+        batches: the iterator; its attributes are those of the wrapper, too.
     """
 
     def __init__(self, batches: Any) -> None:

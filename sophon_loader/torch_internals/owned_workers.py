@@ -1,4 +1,4 @@
-"""Workers that belong to the process which started them, and to no forked copy of it."""
+"""Workers that belong to the process that started them, and to no forked copy of it."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ T_co = TypeVar("T_co", covariant=True)
 _MEANWHILE_S = 1.0
 _TAKES = "_sophon_takes_a_batch"
 _UNREADABLE = object()
-"""In place of a batch that has come and cannot be read."""
+"""Placeholder of a batch that has arrived and cannot be read."""
 _RERAISE = ExceptionWrapper.reraise.__code__
-"""What raises an error of a worker."""
+"""Code of the function that raises a worker's error."""
 _PROCESS = _MultiProcessingDataLoaderIter._process_data.__code__
-"""What every batch goes through that torch takes from its workers."""
+"""Code of the function that torch passes every batch from its workers through."""
 
 
 class OwnedIterator(_MultiProcessingDataLoaderIter):
     """torch's iterator over workers, which a forked copy of this process neither reads nor ends.
 
-    torch's own one asks such a copy's workers whether they live, which multiprocessing refuses ("can only test a child
-    process"), or ends those of the parent, with which it shares the queues.
+    In such a copy, torch's own iterator may ask if the workers live, which multiprocessing refuses ("can only test a
+    child process"). Or it ends those of the parent, with which it shares the queues.
 
-    The handler of a signal may raise wherever a batch is asked for, and torch's own iterator then loses what it held: a
-    batch, the index of another, or that a worker was asked for it. This one keeps those until the batch comes, and sets
-    torch's notes right before it goes on (`_mend`).
+    A signal's handler may raise while a batch is awaited. Then torch's own iterator loses what it held: a batch, the
+    index of another, or the note that a worker was asked for it. This one keeps those until the batch arrives, and
+    corrects torch's notes before it goes on (`_mend`).
     """
 
     _before: dict[int, Any] | None = None
-    """torch's `_task_info` as a batch was asked for, until that comes; not None by then: it was interrupted."""
+    """torch's `_task_info` at the request for a batch. Not None at the next request means that it was interrupted."""
 
     def __init__(self, loader: OwnedDataLoader[Any]) -> None:
         self._owner_pid = os.getpid()
@@ -67,13 +67,13 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
 
     @property
     def asked(self) -> set[int]:
-        """The numbers of batches that workers were asked for and that have not been delivered."""
+        """Numbers of the batches that workers were asked for and that were not delivered yet."""
         tasks = {*self._task_info, *(self._before or ())}
         return {number for number in tasks if self._received.get(number) is not _UNREADABLE}
 
     @property
     def _worker_result_queue(self) -> Any:
-        """By which workers send batches."""
+        """The queue by which workers send batches."""
         return self._results
 
     @_worker_result_queue.setter
@@ -104,7 +104,7 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
         return batch
 
     def _interrupted(self, error: BaseException) -> None:
-        """An error has left `_next_data`: it came in place of a batch, or of none, and torch's notes may be wrong."""
+        """Note that an error has left `_next_data`: instead of a batch or of none; torch's notes may be wrong."""
         if _frame_of(error, _RERAISE) is None and (not isinstance(error, Exception) or raised_by_handler(error)):
             takes = hasattr(error, _TAKES)
         else:
@@ -115,7 +115,7 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
         _break_circle(error)
 
     def _mend(self) -> None:
-        """Set torch's notes right behind an exception that came from outside: all that was not delivered is to come."""
+        """Correct torch's notes after an exception from outside: all that was not delivered is still to arrive."""
         tasks = {**(self._before or {}), **self._task_info}
         for worker, queue in enumerate(self._index_queues):
             if isinstance(queue, Asking):
@@ -139,7 +139,7 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
             self._try_put_index()
 
     def _note_received(self, tasks: dict[int, Any], number: int, data: Any) -> None:
-        """Enter what has come for a task."""
+        """Enter the data that has arrived for a task."""
         worker = tasks[number][0]
         if data is _UNREADABLE:
             del tasks[number]
@@ -152,7 +152,7 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
                 self._mark_worker_as_unavailable(worker)
 
     def _next_index(self) -> Any:
-        """torch's, but one that has been read of the sampler stays until a worker is asked for it."""
+        """Return torch's next index; one that was read of the sampler is kept until a worker is asked for it."""
         number = self._send_idx
         if number not in self._drawn:
             self._drawn = {}
@@ -170,7 +170,7 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
         super()._try_put_index()
 
     def _try_get_data(self, timeout: float = _utils.MP_STATUS_CHECK_INTERVAL) -> Any:
-        """What has come from the workers, within `timeout`; see `OwnedDataLoader.meanwhile`."""
+        """Return data from the workers, within `timeout`; see `OwnedDataLoader.meanwhile`."""
         end_s = time.monotonic() + timeout
         while self._meanwhile is not None and (left_s := end_s - time.monotonic()) > _MEANWHILE_S:
             if (found := self._taken(min(_MEANWHILE_S, left_s)))[0]:
@@ -179,7 +179,7 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
         return self._taken(max(0.0, end_s - time.monotonic()))
 
     def _taken(self, timeout: float) -> Any:
-        """What has come from the workers and is due. If that cannot be read, no more is waited for its batch."""
+        """Return due data from the workers. If it cannot be read, its batch is no longer waited for."""
         try:
             while True:
                 # A thread receives, where memory is pinned; else the queue knows when it waits.
@@ -216,12 +216,12 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
 
 
 def takes_a_batch(error: BaseException) -> bool:
-    """Whether an error came in place of a batch; if not, as with a signal's handler that raises, that batch follows."""
+    """Return True if an error replaces a batch. If not, as with a signal's handler that raises, that batch follows."""
     return getattr(error, _TAKES, True)
 
 
 def _frame_of(error: BaseException, code: CodeType) -> FrameType | None:
-    """Of this code, that the error has passed; None if there is none."""
+    """Return the error's frame that runs this code; None if there is none."""
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code is code:
@@ -231,10 +231,10 @@ def _frame_of(error: BaseException, code: CodeType) -> FrameType | None:
 
 
 def _unread_by(error: BaseException | None) -> int | None:
-    """The number of the batch that had come, and could not be read; None if nothing had.
+    """Return the number of the batch that had arrived, and could not be read; None if there was none.
 
     Args:
-        error: out of torch's `_try_get_data`, which may have raised it in place of the one that it met.
+        error: from torch's `_try_get_data`, which may have raised it in place of an earlier one.
     """
     while error is not None:
         frame = _frame_of(error, Sending.get.__code__) or _frame_of(error, Queue.get.__code__)
@@ -247,8 +247,9 @@ def _unread_by(error: BaseException | None) -> int | None:
 
 
 def _break_circle(error: BaseException) -> None:
-    """Let go of the frame of torch that raises a worker's error and refers to it, too: with the traceback that is a
-    circle, which would hold the workers until a garbage collection.
+    """Clear the frame of torch that raises a worker's error and refers to it, too.
+
+    With the traceback they form a circle, which would hold the workers until a garbage collection.
     """
     frames = error.__traceback__
     while frames is not None and frames.tb_next is not None:
@@ -265,15 +266,15 @@ if TYPE_CHECKING:
 else:
     # Subscripted for type checkers alone: torch 2.15's DataLoader has one type variable, that of its main branch two.
     class _TorchDataLoader(DataLoader, Generic[T_co]):
-        """torch's class with the one type variable that ours has, however many torch's has."""
+        """torch's class with the one type variable that ours has, for any number of torch's."""
 
 
 class OwnedDataLoader(_TorchDataLoader[T_co]):
     """torch's DataLoader, whose workers belong to the process which started them.
 
     Attributes:
-        meanwhile: called every second while a batch is waited for that workers make; None for nothing. What it raises
-            takes no batch.
+        meanwhile: called every second while a batch of the workers is waited for; None for nothing. Its errors take
+            no batch.
     """
 
     meanwhile: Callable[[], None] | None = None
@@ -285,7 +286,7 @@ class OwnedDataLoader(_TorchDataLoader[T_co]):
         return OwnedIterator(self)
 
     def iterate_plainly(self) -> _BaseDataLoaderIter:
-        """What DataLoader's `__iter__` does, with the iterator of this class, whichever one a subclass gives."""
+        """Do the same as DataLoader's `__iter__`, with this class's iterator, even in a subclass with another one."""
         if not (self.persistent_workers and self.num_workers > 0):
             return OwnedDataLoader._get_iterator(self)
         if self._iterator is None:
@@ -296,5 +297,5 @@ class OwnedDataLoader(_TorchDataLoader[T_co]):
 
 
 def asked_by_torchs_iterator() -> bool:
-    """Whether the caller of the calling function is the constructor of torch's iterator classes."""
+    """Return True if the caller of the calling function is the constructor of torch's iterator classes."""
     return sys._getframe(2).f_code is _BaseDataLoaderIter.__init__.__code__

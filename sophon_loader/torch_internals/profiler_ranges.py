@@ -13,18 +13,18 @@ from torch.autograd import _profiler_enabled as profiling
 from torch.autograd.profiler import record_function
 
 WAITING = "enumerate(DataLoader)#waiting"
-"""No batch has come."""
+"""Name of the time until a batch arrives."""
 RECEIVING = "enumerate(DataLoader)#receiving"
-"""A batch has come, and is unpickled: its memory is mapped."""
+"""Name of the time in which a batch that has arrived is unpickled: its memory is mapped."""
 FINISHING = "enumerate(DataLoader)#finishing.__next__"
-"""The last ops run on a whole batch (`tail=`)."""
+"""Name of the time in which the last ops run on a whole batch (`tail=`)."""
 _NOTHING: AbstractContextManager[object] = nullcontext()
 
 
 def profiler_range(name: str) -> AbstractContextManager[object]:
-    """A range around a block. Without a profiler it does nothing: to enter one of torch's takes 5 us even then.
+    """Return a range around a block. Without a profiler it does nothing, since entering one of torch's takes 5 us.
 
     Args:
-        name: of it.
+        name: name of the range.
     """
     return record_function(name) if profiling() else _NOTHING

@@ -1,4 +1,4 @@
-"""What torch.compile leaves alone, as it leaves alone the files of torch's own DataLoader."""
+"""Excludes functions from torch.compile, as it excludes the files of torch's own DataLoader."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def untraced(function: F) -> F:
-    """Have torch.compile break its graph at a function, and run it with all that it calls as it is.
+    """Have torch.compile break its graph at a function, and run the function and its callees as they are.
 
-    That is what `torch.compiler.disable` does, which imports the compiler: seconds, for those who never compile. Here
-    the function gets the mark that is looked for in calls, and its code that for frames.
+    `torch.compiler.disable` does that, too, but imports the compiler, which takes seconds even if nothing is compiled.
+    Here the function gets the mark that is looked for in calls, and its code that for frames.
     """
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     function._torchdynamo_disable_msg = "it loads batches"  # type: ignore[attr-defined]

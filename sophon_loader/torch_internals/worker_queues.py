@@ -1,8 +1,8 @@
-"""The queues between a loader and its workers. By one each worker is asked for batches, by another all send them.
+"""Queues between a loader and its workers. Each worker is asked for batches by one, and all send them by another.
 
-The handler of a signal may raise in the loader at any moment. Python calls handlers as a function begins, as a loop
-begins anew, and behind a call of C, whose result is lost then. So what must not be lost is kept by C itself: `update`,
-`writelines` and `append` here take what another C function gives, and a lock is entered by `with`.
+A signal's handler may raise in the loader at any moment. Python calls handlers at the start of a function, at each turn
+of a loop, and after a call of C, whose result is then lost. So C itself keeps what must not be lost: `update`,
+`writelines` and `append` here take another C function's result, and a lock is entered by `with`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from sophon_loader.errors import ConfigError
 from sophon_loader.torch_internals.profiler_ranges import RECEIVING, WAITING, profiler_range, profiling
 
 _HEAD, _LONG_HEAD = 4, 8
-"""Bytes of a message's length as multiprocessing writes it; those behind it if it says -1."""
+"""Number of bytes of a message's length, as multiprocessing writes it; and of the one after it, if the first is -1."""
 _WHERE = "in a DataLoader worker, pickling a batch"
 
 
 class Asking(Queue):  # type: ignore[type-arg]
-    """multiprocessing's queue, as its one writer: whether a message was put is known whatever a handler raises.
+    """multiprocessing's queue, as its one writer: knows if a message was put, even if a handler raises.
 
     Attributes:
-        newest: the number of the task that was put last, as a key; empty if that was none.
+        newest: number of the task that was put last, as a key; empty if the message was not a task.
 
     Example:
         >>> queue = multiprocessing.get_context().Queue()
@@ -51,7 +51,7 @@ class Asking(Queue):  # type: ignore[type-arg]
     newest: Mapping[Any, None] = {}
 
     def put(self, message: Any, block: bool = True, timeout: float | None = None) -> None:
-        """As of multiprocessing's queue."""
+        """See multiprocessing's queue."""
         if self._closed:
             raise ValueError(f"a queue must be open to put a task, got {self!r}, which is closed")
         number = message[0] if type(message) is tuple else None
@@ -65,19 +65,19 @@ class Asking(Queue):  # type: ignore[type-arg]
             self._notempty.notify()
 
     def wake(self) -> None:
-        """Have the thread that sends look again: the call that was to wake it may have been interrupted."""
+        """Wake the thread that sends again: the call that was to wake it may have been interrupted."""
         with self._notempty._lock:
             self._notempty.notify()
 
 
 class Sending(Queue):  # type: ignore[type-arg]
-    """multiprocessing's queue, as its one reader, and but for a message that cannot be pickled.
+    """multiprocessing's queue, as its one reader; it also reports messages that cannot be pickled.
 
-    It is pickled in a thread of the queue's own, which prints the error and goes on; torch's loader then waits for that
-    batch without end.
+    multiprocessing pickles in a thread of the queue, which prints the error and goes on; torch's loader then waits for
+    that batch for ever.
 
     Attributes:
-        keeps: whether a message that has been read comes again until it is `taken`; for a reader in the main thread.
+        keeps: True if a message is read again until it is `taken`; for a reader in the main thread.
 
     Example:
         >>> queue = multiprocessing.get_context().Queue()
@@ -91,7 +91,7 @@ class Sending(Queue):  # type: ignore[type-arg]
     _partly: BytesIO | None = None
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """As of multiprocessing's queue; a profiler sees waiting and receiving apart."""
+        """See multiprocessing's queue; a profiler sees waiting and receiving apart."""
         if self._kept is not None:
             return self._kept
         seen = block and profiling()
@@ -108,11 +108,11 @@ class Sending(Queue):  # type: ignore[type-arg]
         return message
 
     def taken(self) -> None:
-        """The message that was read is in good hands."""
+        """Note that the message that was read is safe."""
         self._kept = None
 
     def _missing(self) -> int:
-        """Bytes at least that the next message has yet to come by; what was read of it stays, whatever is raised."""
+        """Return the minimum number of bytes missing of the next message; bytes read stay, even after an error."""
         if self._partly is None:
             return _HEAD
         size = self._partly.tell()
@@ -127,7 +127,7 @@ class Sending(Queue):  # type: ignore[type-arg]
         return _HEAD + _LONG_HEAD + int.from_bytes(head[_HEAD:], "big") - size
 
     def _message(self) -> memoryview:
-        """The next message, as multiprocessing's Connection writes it."""
+        """Return the next message, as multiprocessing's Connection writes it."""
         if self._partly is None:
             self._partly = BytesIO()
         partly, file = self._partly, self._reader.fileno()
@@ -140,18 +140,18 @@ class Sending(Queue):  # type: ignore[type-arg]
         return whole[_HEAD if whole[0] < 0x80 else _HEAD + _LONG_HEAD :]
 
     def _on_queue_feeder_error(self, error: Exception, message: Any) -> None:
-        """In that thread: send the error.
+        """Send the error, in that thread.
 
         Args:
             error: of pickling.
-            message: the number of the batch and what was to be sent for it.
+            message: the number of the batch and its data.
         """
         number, data = message
         self.put((number, _failure(error, data)))
 
 
 def _failure(error: Exception, data: Any) -> ExceptionWrapper:
-    """What torch raises in place of a batch."""
+    """Return the error that torch raises in place of a batch."""
     if isinstance(data, ExceptionWrapper):  # of a class that another process does not find
         data.exc_type = RuntimeError
         return data
@@ -167,7 +167,7 @@ def _failure(error: Exception, data: Any) -> ExceptionWrapper:
 
 
 def _culprits(value: Any, depth: int = 0) -> Iterator[Any]:
-    """The innermost parts of a batch that cannot be pickled; within an object of an unknown class it is not looked."""
+    """Yield the innermost parts of a batch that cannot be pickled; objects of unknown classes are not looked into."""
     if depth < 20 and isinstance(value, (list, tuple, set, frozenset)):
         for one in value:
             yield from _culprits(one, depth + 1)
@@ -183,6 +183,6 @@ def _culprits(value: Any, depth: int = 0) -> Iterator[Any]:
 def _pickles(value: Any) -> bool:
     try:
         ForkingPickler.dumps(value)
-    except Exception:  # whatever its class raises
+    except Exception:  # any that its class raises
         return False
     return True

@@ -1,4 +1,4 @@
-"""What the command lines of `sophon-agent` are made of: commands, values that are checked, and options of several."""
+"""Parts of the command lines of `sophon-agent`: commands, checked values, and options of several commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sophon_loader.wire.entry import host_and_port
 def new_command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, short: str, text: str, more: str
 ) -> argparse.ArgumentParser:
-    """One command, with its line in the list above it, its description, and what stands at the end of its help."""
+    """Add a command, with its line in the list above it, its description, and the end of its help."""
     formatter = argparse.RawDescriptionHelpFormatter
     return commands.add_parser(name, help=short, description=text, epilog=more, formatter_class=formatter)
 
@@ -30,7 +30,7 @@ def add_export(group: argparse._ActionsContainer) -> None:
 
 
 def export(text: str) -> tuple[str, str]:
-    """`NAME=FOLDER`."""
+    """Parse `NAME=FOLDER`."""
     name, separator, location = text.partition("=")
     if not separator:
         raise argparse.ArgumentTypeError(f"must be NAME=FOLDER, such as imagenet=/data/imagenet, got {text!r}")
@@ -38,21 +38,21 @@ def export(text: str) -> tuple[str, str]:
 
 
 def resource(text: str) -> str:
-    """The name of a resource of Ray."""
+    """Check the name of a resource of Ray."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", text):
         raise argparse.ArgumentTypeError(f"must be letters, digits, `_`, `.` and `-`, got {text!r}")
     return text
 
 
 def count(text: str) -> int:
-    """Of agents."""
+    """Parse a number of agents, from 1 to 1000."""
     if not text.isdecimal() or not 0 < int(text) <= 1000:
         raise argparse.ArgumentTypeError(f"must be a number from 1 to 1000, got {text!r}")
     return int(text)
 
 
 def ports(text: str) -> tuple[int, int]:
-    """`FIRST-LAST`, or one port."""
+    """Parse `FIRST-LAST`, or one port."""
     first, separator, last = text.partition("-")
     found = [int(one) for one in (first, last if separator else first) if re.fullmatch(r"[0-9]{1,5}", one)]
     if len(found) != 2 or not 0 < found[0] <= found[1] < 1 << 16:
@@ -61,7 +61,7 @@ def ports(text: str) -> tuple[int, int]:
 
 
 def place(text: str) -> tuple[str, int]:
-    """`[HOST:]PORT`."""
+    """Parse `[HOST:]PORT`."""
     found = host_and_port(f"127.0.0.1:{text}" if text.isdecimal() else text)
     if found is None or found[1] is None:
         raise argparse.ArgumentTypeError(f"must be PORT or HOST:PORT, such as 9401 or 0.0.0.0:9401, got {text!r}")
@@ -69,7 +69,7 @@ def place(text: str) -> tuple[str, int]:
 
 
 def seconds(text: str) -> float:
-    """A number of seconds."""
+    """Parse a number of seconds."""
     value = _number(text)
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError(f"must be a number of seconds above 0 and below a million, got {text!r}")
@@ -77,7 +77,7 @@ def seconds(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """Above 0 and up to 1."""
+    """Parse a share, above 0 and up to 1."""
     value = _number(text)
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"must be a share above 0 and up to 1, such as 0.5, got {text!r}")

@@ -21,21 +21,21 @@ from storage_agent.command.status_table import rows_of
 from storage_agent.command.this_host import token_here, token_in
 
 _LOOK_S = 0.1
-"""How often it is looked whether the host is to be tried by its other addresses."""
+"""Seconds between two checks if the host's other addresses are to be tried."""
 
 
 def ask_status(address: str, timeout_s: float, key: str | None = None, keys: Path | None = None) -> dict[str, Any]:
-    """The agent's numbers about itself.
+    """Return the agent's numbers about itself.
 
     Args:
-        address: `tcp://host:port`, with or without an export behind it.
-        timeout_s: how long the agent may take to answer.
+        address: `tcp://host:port`, with or without an export after it.
+        timeout_s: time limit for the answer, in seconds.
         key: see `keys.token_for`.
         keys: the folder of keys that the agent serves with; a key out of it is shown.
 
     Raises:
-        AgentUnreachable: nobody answered within `timeout_s`.
-        ConfigError: the key is none, or there is none in the folder.
+        AgentUnreachable: no agent answered within `timeout_s`.
+        ConfigError: the key is invalid, or the folder holds none.
     """
     endpoint = "/".join(address.split("/")[:3]) if address.startswith("tcp://") else address
     token = token_for(endpoint, key) if keys is None else token_in(keys)
@@ -59,10 +59,10 @@ def ask_status(address: str, timeout_s: float, key: str | None = None, keys: Pat
 
 
 def _answer(context: zmq.Context[Any], endpoint: str, token: Token | None, end_s: float) -> Message | None:
-    """What the agent answers; None if it says nothing until `end_s`, or one of both ends has keys and the other none.
+    """Return the agent's answer; None if none arrives until `end_s`, or only one of both ends has keys.
 
     Raises:
-        ZMQError: the endpoint is none.
+        ZMQError: the endpoint is invalid.
     """
     family = Family(endpoint)
     while time.monotonic() < end_s:
@@ -82,11 +82,11 @@ class _Question:
     Args:
         context: of ZeroMQ.
         endpoint: of the agent.
-        token: that is shown; None for none.
-        family: by which the host is tried; is told whether a connection is taken.
+        token: the key that is shown; None for none.
+        family: address family by which the host is tried; notes if a connection is taken.
 
     Raises:
-        ZMQError: the endpoint is none.
+        ZMQError: the endpoint is invalid.
     """
 
     def __init__(self, context: zmq.Context[Any], endpoint: str, token: Token | None, family: Family) -> None:
@@ -112,7 +112,7 @@ class _Question:
             raise
 
     def answer(self, wait_s: float) -> tuple[Message | None, bool]:
-        """What has come within `wait_s`, and whether one of both ends has keys and the other none."""
+        """Return (answer that arrived within `wait_s`, True if only one of both ends has keys)."""
         ready = dict(self._poller.poll(max(0, int(1000 * wait_s))))
         if self._socket in ready:
             return unpack(self._socket.recv_multipart()[0]), False
@@ -136,13 +136,13 @@ class _Question:
 
 
 def _silent(endpoint: str, timeout_s: float, shown: Token | None, *, waited: bool) -> AgentUnreachable:
-    """Why nothing came.
+    """Return the error for an agent that did not answer.
 
     Args:
         endpoint: of the agent.
-        timeout_s: how long it might take.
+        timeout_s: time limit for the answer, in seconds.
         shown: the key that it was shown.
-        waited: whether that time has passed; else the handshake has shown that only one of both ends has keys.
+        waited: True if that time has passed; else the handshake has shown that only one of both ends has keys.
     """
     if unknown := unknown_host(endpoint):
         return AgentUnreachable(f"agent must be at a host that this one knows, got {unknown}; correct its name")
@@ -162,11 +162,11 @@ def show(address: str, *, as_json: bool, timeout_s: float, key: str | None = Non
     Args:
         address: see `ask_status`.
         as_json: as JSON, instead of a table.
-        timeout_s: how long the agent may take to answer.
+        timeout_s: time limit for the answer, in seconds.
         key, keys: see `ask_status`.
 
     Raises:
-        AgentUnreachable: nobody answered within that.
+        AgentUnreachable: no agent answered within that.
     """
     values = ask_status(address, timeout_s, key, keys)
     if as_json:

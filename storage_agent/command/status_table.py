@@ -1,6 +1,6 @@
-"""What an agent says about itself as a table for people: plain words, human units, nothing that is empty.
+"""Table of an agent's numbers for people: plain words, human units, no empty rows.
 
-`sophon-agent status --json` has the same values under their own names. A newer agent may have more of them; they come
+`sophon-agent status --json` has the same values under their own names. A newer agent may have more of them; they are
 last, under these names.
 """
 
@@ -37,7 +37,7 @@ class _Row:
 
     Args:
         label: its first cell.
-        names: of the values that it tells; it is left out where the first is missing.
+        names: of the values in this row; it is left out if the first is missing.
         text: makes the second cell; "" leaves the row out.
     """
 
@@ -47,10 +47,10 @@ class _Row:
 
 
 def rows_of(values: _Values) -> list[tuple[str, str]]:
-    """The rows of the table: what is served, who is connected, what is done, what went wrong, with what.
+    """Return the rows of the table: what is served, who is connected, what is done, what went wrong, with what.
 
     Args:
-        values: what the agent says about itself.
+        values: the agent's numbers about itself.
     """
     told = [(row.label, _text(row, values)) for row in _ROWS if row.names[0] in values]
     others = [(name.replace("_", " "), str(value)) for name, value in values.items() if name not in NAMES]
@@ -164,7 +164,7 @@ _ROWS = (
     _Row("software", ["software"], _software),
 )
 NAMES = frozenset(name for row in _ROWS for name in row.names) | {"instance", AT_WORK}
-"""Names that the table tells, or leaves to `--json`: an agent's `instance` is a word that no other run has."""
+"""Names in the table, or left to `--json`: an agent's `instance` is a word that no other run has."""
 
 
 def _most_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""What the agent's own host tells: how a loader's host gets a key, and a key for questions from here."""
+"""Facts of the agent's own host: commands that copy a key to a loader's host, and a key for questions from here."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from sophon_loader.keys import Token, read_private, token_name
 from storage_agent.clients.key_files import FIRST, KeyFolder
 
 _ANY = ("0.0.0.0", "[::]", "*")
-"""Bound to all interfaces: other hosts know this one by its name."""
+"""Hosts that mean all interfaces: other hosts know this one by its name."""
 
 
 def how_to_copy(token: Path, endpoint: str, *, port_known: bool = True) -> str:
-    """The two shell lines with which the loader's user has a key where loaders look for it.
+    """Return the two shell lines that put a key where loaders look for it.
 
     Args:
         token: the file with it, on this host.
-        endpoint: where the agent listens: `tcp://host:port`.
-        port_known: whether that is the agent's port, and not only the usual one.
+        endpoint: `tcp://host:port` at which the agent listens.
+        port_known: True if that is the agent's port, and not only the usual one.
     """
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     name = socket.gethostname() if host in _ANY else host
@@ -42,7 +42,7 @@ def how_to_copy(token: Path, endpoint: str, *, port_known: bool = True) -> str:
 
 
 def _user_at() -> str:
-    """This user's name as `scp` takes it; "" for a number without a name, as containers may run one."""
+    """Return this user's name for `scp`; "" for a number without a name, which containers may have."""
     try:
         return f"{getpass.getuser()}@"
     except (KeyError, OSError):  # the second from Python 3.13 on
@@ -50,7 +50,7 @@ def _user_at() -> str:
 
 
 def token_here(endpoint: str) -> Token | None:
-    """A token out of the usual folder of this user's agents, if the endpoint is one of this host; None without.
+    """Return a token from the usual folder of this user's agents; None without one, or for another host's endpoint.
 
     Args:
         endpoint: `tcp://host:port`.
@@ -65,13 +65,13 @@ def token_here(endpoint: str) -> Token | None:
 
 
 def token_in(folder: Path) -> Token:
-    """A token out of a folder of keys that an agent serves with.
+    """Return a token out of a folder of keys that an agent serves with.
 
     Args:
         folder: as given to `serve --keys`.
 
     Raises:
-        ConfigError: it cannot be used, or holds no token.
+        ConfigError: the folder cannot be used, or holds no token.
     """
     if (folder / "server.key").exists() and (token := _token_of(KeyFolder(folder))) is not None:
         return token
@@ -82,14 +82,14 @@ def token_in(folder: Path) -> Token:
 
 
 def _token_of(keys: KeyFolder) -> Token | None:
-    """The one that shows most, the first loader's before others."""
+    """Return the token that shows most, the first loader's before others; None if there is none."""
     names = sorted(keys.names(), key=lambda name: (keys.grant(name)[1].exports is not None, name != FIRST, name))
     tokens = [keys.token_file(name) for name in names if keys.token_file(name).exists()]
     return Token.parse(read_private(tokens[0]), f"the file {tokens[0]}") if tokens else None
 
 
 def is_this_host(endpoint: str) -> bool:
-    """Whether what listens there can only be a process of this host: the address is one that can be bound here."""
+    """Return True if only a process of this host can listen there: its address is one that can be bound here."""
     if not endpoint.startswith("tcp://"):
         return endpoint.startswith("ipc://")
     try:

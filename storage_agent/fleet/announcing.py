@@ -1,4 +1,4 @@
-"""The agent's entry in a folder from which loaders learn who the agents are: written while it serves, then removed."""
+"""The agent's entry in a folder in which loaders look for agents: written while it serves, then removed."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from sophon_loader.wire.entry import (
 from storage_agent.host.log import EventLog
 
 CLOSE_S = 2.0
-"""How long the end of an agent waits for its entry to be removed; behind that, loaders take it for gone by its age."""
+"""Time limit for removing the entry at an agent's end, in seconds; later, loaders know by its age that it is gone."""
 _PREFIX = "sophon-agent-"
 _ANY = ("0.0.0.0", "::", "*", "")
 """Hosts of an agent that listens at all interfaces."""
 
 
 def announced_address(endpoint: str, announce_as: str = "") -> str:
-    """The address that an agent announces: this host's name where it listens at all interfaces.
+    """Return the address that an agent announces: this host's name if it listens at all interfaces.
 
     Args:
-        endpoint: where it listens, `tcp://host:port`.
-        announce_as: what it is to say instead, `HOST` or `HOST:PORT`.
+        endpoint: `tcp://host:port` at which it listens.
+        announce_as: `HOST` or `HOST:PORT` to announce instead.
 
     Raises:
         ConfigError: this host has no name that other hosts could look up.
@@ -53,10 +53,10 @@ def announced_address(endpoint: str, announce_as: str = "") -> str:
 
 
 def check_folder(folder: Path) -> None:
-    """See that a file can be written there, by writing one.
+    """Check that a file can be written there, by writing one.
 
     Raises:
-        ConfigError: it cannot: there is no such folder, it may not be written to, or its disk is full.
+        ConfigError: there is no such folder, it may not be written to, or its disk is full.
     """
     try:
         os.unlink(new_file(folder, " " * 1024, _PREFIX))
@@ -73,9 +73,9 @@ class Announcer:
     The entry is named after the address, so that a restarted agent takes the place of its killed predecessor.
 
     Args:
-        folder: in which the entries of all agents lie.
+        folder: holds the entries of all agents.
         entry: to be announced.
-        log: for what goes wrong; only this thread uses it.
+        log: for errors; only this thread uses it.
 
     Raises:
         ConfigError: the entry is too long.
@@ -106,15 +106,15 @@ class Announcer:
         self._kept.start()
 
     def leave(self) -> None:
-        """Have the entry removed soon, without waiting for that."""
+        """Have the entry removed soon, without waiting for it."""
         self._kept.leave()
 
     def close(self) -> None:
-        """Remove the entry, or give that up when the disk takes too long. Safe to call twice, and without `start`."""
+        """Remove the entry, or stop waiting if the disk takes too long. Safe to call twice, and without `start`."""
         self._kept.close(CLOSE_S)
 
     def _written(self, reason: str, took_s: float) -> None:
-        """Say that the entry has been written, cannot be, or has been again; each once."""
+        """Log that the entry was written, cannot be, or was again; each once."""
         if not reason and took_s > GONE_S - REWRITTEN_S:
             reason = f"its disk took {took_s:.0f} s to write it"
         if reason and not self._failed:

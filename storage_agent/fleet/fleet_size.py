@@ -1,4 +1,4 @@
-"""How many agents a fleet should have, by what its loaders say that they could use. Reads no file and no clock."""
+"""Number of agents that a fleet should have, by its loaders' wishes. Reads no file and no clock."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from sophon_loader.wire.entry import GONE_S
 from sophon_loader.wire.wanted_cores import WantedCores
 
 LOOK_S = 2.0
-"""How often the folder is looked at."""
+"""Seconds between two looks at the folder."""
 HELD_S = 60.0
-"""Agents are taken away once fewer have been enough for so long, without a break."""
+"""Seconds, without a break, for which fewer agents must have been enough before some are stopped."""
 SPARED = 0.15
-"""They stay where not more than this share of them would be taken away."""
+"""Share of the agents that must become needless before any of them is stopped."""
 MAX_STEP_S = 5.0
-"""Longest time that counts between two looks. What was written while nobody looked is not known: a host that slept, or
+"""Longest time in seconds that counts between two looks. Files may have changed unseen meanwhile: a host that slept, or
 a folder that hung, makes no file old and no number held."""
 _SLACK = 1e-6
-"""Agents. Sums of floats may be above a whole number by their rounding."""
+"""Tolerance in agents: sums of floats may be above a whole number by rounding."""
 
 
 class FoundWantedFile(NamedTuple):
-    """One rank's file as it was found. `seen`: another value once it has been written anew."""
+    """A file of one rank as it was found. `seen` differs once the file has been rewritten."""
 
     seen: tuple[int, int, bytes]
     wanted: WantedCores
@@ -39,13 +39,13 @@ class _Known(NamedTuple):
 class FleetSize:
     """The number of agents, from one look at the folder to the next.
 
-    It rises at once to what is wanted. It falls to the largest number that was wanted within `held_s`, if that is lower
-    by more than `SPARED`. A file found at the first look counts once it is written anew: its training may be gone.
+    It rises at once to the number that is wanted. It falls to the largest number wanted within `held_s`, if that is
+    lower by more than `SPARED`. A file found at the first look counts once it is rewritten: its training may be gone.
 
     Args:
         least, most: bounds of the number.
         held_s: see `HELD_S`.
-        gone_s: a file that has been seen unchanged for so long is that of a training that is gone.
+        gone_s: seconds after which the training of an unchanged file counts as gone.
 
     Example:
         >>> size = FleetSize(1, 4)
@@ -62,17 +62,17 @@ class FleetSize:
         self._looked_at_s: float | None = None
         self._has_looked = False
         self._passed_s = 0.0
-        """Sum of the steps, which is what numbers are held by."""
+        """Sum of the steps, in seconds: the clock by which numbers are held."""
         self._held: deque[tuple[float, int]] = deque()
-        """What was wanted at each look, as far back as `held_s`; never more than a higher number in front of it."""
+        """(time, wanted number) at each look, back to `held_s` ago, without those that a later one reaches."""
         self._held_from_s = 0.0
 
     def after(self, files: Mapping[str, FoundWantedFile] | None, present: int, now_s: float) -> int:
-        """The number of agents that there should be.
+        """Return the number of agents that there should be.
 
         Args:
-            files: name -> what is wanted; None if the folder could not be read.
-            present: agents that there are, or that are starting.
+            files: name -> wanted cores; None if the folder could not be read.
+            present: number of agents that run or start.
             now_s: monotonic time of this look.
         """
         if files is None:

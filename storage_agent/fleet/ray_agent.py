@@ -1,4 +1,4 @@
-"""The actor that keeps an agent on a node of a Ray cluster, and how one is had.
+"""The actor that keeps an agent on a node of a Ray cluster, and its start.
 
 The agent is a child process of its actor, so that nothing of it runs among Ray's threads, and ends with it.
 """
@@ -25,19 +25,19 @@ from storage_agent.host.checks import check_address
 
 NAMESPACE = "sophon"
 END_S = 20.0
-"""How long an agent may take to answer its last requests when it is stopped."""
+"""Time limit for a stopped agent's last requests, in seconds."""
 _PROGRAM = Path(__file__).parents[1] / "pinned.py"
 _AGAIN_S = 5.0
-"""A pause before an agent that did not start is tried again: a folder may not be mounted yet."""
+"""Seconds until an agent that did not start is tried again: a folder may not be mounted yet."""
 
 
 class SophonAgent:
-    """The actor. Ray restarts one whose process has died, and no other: so whatever goes wrong ends the process.
+    """The actor. Ray restarts only actors whose process has died, so every error ends the process.
 
     Args:
         arguments: of `sophon-agent serve`, without an address.
         interface: the network interface whose address is taken; "" for the node's address in Ray.
-        ports: first and last of those from which it takes a free one; None for any.
+        ports: (first, last) port of the range from which it takes a free one; None for any port.
     """
 
     def __init__(self, arguments: Sequence[str], interface: str, ports: tuple[int, int] | None) -> None:
@@ -81,10 +81,10 @@ class SophonAgent:
 
 
 def free_address(host: str, ports: tuple[int, int] | None) -> str:
-    """Where an agent can listen: at the first free port of a range, or at port 0, which is any.
+    """Return an address at which an agent can listen: the first free port of a range, or port 0, which is any.
 
     Raises:
-        ConfigError: none is free.
+        ConfigError: no port is free.
     """
     if ports is None:
         return f"tcp://{host}:0"
@@ -104,7 +104,7 @@ def free_address(host: str, ports: tuple[int, int] | None) -> str:
 
 
 def host_at(interface: str) -> str:
-    """The address of a network interface of this host; of "", the address that the node has in Ray.
+    """Return the address of a network interface of this host; for "", the node's address in Ray.
 
     Raises:
         ConfigError: there is no such interface, or it has no address.
@@ -125,11 +125,11 @@ def host_at(interface: str) -> str:
 
 
 class Agents(NamedTuple):
-    """What the agents of a fleet have in common.
+    """Settings shared by the agents of a fleet.
 
     Args:
-        resource: of Ray, of which each holds 1.
-        arguments, interface, ports: as of `SophonAgent`.
+        resource: resource of Ray; each agent holds 1 of it.
+        arguments, interface, ports: see `SophonAgent`.
     """
 
     resource: str
@@ -138,16 +138,16 @@ class Agents(NamedTuple):
     ports: tuple[int, int] | None
 
     def name(self, number: int) -> str:
-        """An actor's name in Ray."""
+        """Return an actor's name in Ray."""
         return f"{self.resource}-{number}"
 
     def number(self, name: str) -> int | None:
-        """The inverse of `name`; None for any other name."""
+        """Return the number in an actor's name; None for any other name."""
         resource, _, number = name.rpartition("-")
         return int(number) if resource == self.resource and number.isdecimal() else None
 
     def start(self, number: int) -> None:
-        """Have an actor of this number, unless there is one. It may wait for a node."""
+        """Start an actor of this number, unless there is one. It may wait for a node."""
         import ray
 
         kind: Any = ray.remote(num_cpus=0, resources={self.resource: 1}, max_restarts=-1)(SophonAgent)

@@ -1,7 +1,7 @@
 """`sophon-agent ray`: one agent on each storage node of a Ray cluster, kept by an actor that Ray restarts.
 
 Ray starts the actors and lists where they are; no sample and no key passes through it. The actors are in `ray_agent.py`
-and, where the fleet sizes itself, `ray_sizing.py`. Ray is imported by what needs it alone.
+and, for a fleet that sizes itself, `ray_sizing.py`. Only functions that need Ray import it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SERVES, _GONE = "ALIVE", "DEAD"
 
 
 class ListedAgent(NamedTuple):
-    """An agent's actor as Ray lists it. `address`: "" while its agent does not serve."""
+    """An agent's actor as Ray lists it. `address` is "" while its agent does not serve."""
 
     name: str
     state: str
@@ -40,7 +40,7 @@ class ListedAgent(NamedTuple):
     exports: tuple[str, ...]
 
     def line(self) -> str:
-        """For people."""
+        """Return it as a line of text."""
         return "  ".join(part for part in (self.name, _state(self), self.address, ", ".join(self.exports)) if part)
 
 
@@ -61,7 +61,7 @@ class Sizing(NamedTuple):
     trouble: str
 
     def line(self) -> str:
-        """For people."""
+        """Return it as a line of text."""
         wanted = "?" if self.wanted is None else f"{self.wanted} (of {self.least} to {self.most})"
         numbers = f"agents wanted: {wanted}, present: {self.present}"
         return "  ".join(part for part in (self.name, _state(self), numbers, self.trouble) if part)
@@ -71,10 +71,13 @@ class Sizing(NamedTuple):
 
 
 def start(parsed: argparse.Namespace, arguments: Sequence[str], folder: str) -> int:
-    """Have `parsed.agents` agents, or one for each node that carries the resource, and wait until they serve; or have
-    `parsed.least` of them, and an actor that has up to `parsed.most`, by what trainings say.
+    """Start agents, and wait until they serve.
+
+    There are `parsed.agents`, or one for each node that carries the resource. With `parsed.most`, `parsed.least` are
+    started, and an actor that starts up to `parsed.most`, by the trainings' wishes.
 
     Args:
+        parsed: the command line.
         arguments: of `sophon-agent serve`, checked.
         folder: in which the agents announce themselves; "" if they do not.
 
@@ -108,7 +111,7 @@ def start(parsed: argparse.Namespace, arguments: Sequence[str], folder: str) -> 
 
 
 def stop(parsed: argparse.Namespace) -> int:
-    """End those agents that hold the resource, each when it has answered its last requests; first what sizes them.
+    """End the agents that hold the resource, after their last requests; first the actor that sizes them.
 
     Raises:
         SophonError: there is no cluster.
@@ -146,7 +149,7 @@ def show(parsed: argparse.Namespace) -> int:
 
 
 def _start_sizer(ray: Any, agents: Agents, folder: str, parsed: argparse.Namespace, carriers: Sequence[str]) -> None:
-    """Have the actor on a node that carries the resource now, where the folder must be; on any if none is left."""
+    """Start the actor on a node that carries the resource now, where the folder must be; on any if none is left."""
     placed: dict[str, Any] = {}
     if carriers:
         nodes = {"ray.io/node-id": f"in({','.join(carriers)})"}
@@ -190,7 +193,7 @@ def _sizing(ray: Any, listed: ListedAgent, agents: Sequence[ListedAgent]) -> Siz
 
 
 def _connected(parsed: argparse.Namespace, log_to_driver: bool = False) -> Any:
-    """Ray, as a driver of the cluster of this host."""
+    """Return Ray, connected as a driver of the cluster of this host."""
     try:
         import ray
         import ray.util.state
@@ -200,7 +203,7 @@ def _connected(parsed: argparse.Namespace, log_to_driver: bool = False) -> Any:
         ) from error
     try:
         if parsed.address != "auto" and (place := host_and_port(parsed.address)):
-            # Ray waits for a minute and more where nobody listens.
+            # If nothing listens there, Ray waits for a minute and more.
             socket.create_connection((place[0].strip("[]"), place[1] or _USUAL_PORT), _CONNECT_S).close()
         ray.init(
             address=parsed.address, namespace=NAMESPACE, log_to_driver=log_to_driver, logging_level=logging.WARNING
@@ -214,12 +217,12 @@ def _connected(parsed: argparse.Namespace, log_to_driver: bool = False) -> Any:
 
 
 def _kept() -> list[ListedAgent]:
-    """All agents that are not gone, by name."""
+    """Return all agents that are not gone, by name."""
     return _listed(ACTOR_CLASS)
 
 
 def _listed(kind: str) -> list[ListedAgent]:
-    """All actors of a class that are not gone, by name."""
+    """Return all actors of a class that are not gone, by name."""
     from ray.util.state import list_actors
     from ray.util.state.exception import RayStateApiException
 
@@ -238,7 +241,7 @@ def _as_kept(listed: Any) -> ListedAgent:
 
 
 def _actors(ray: Any, those: Iterable[ListedAgent]) -> list[tuple[ListedAgent, Any]]:
-    """With their handles; without those that have gone since they were listed."""
+    """Return agents with their handles, without those that have gone since they were listed."""
     found = []
     for one in those:
         with contextlib.suppress(ValueError):
@@ -251,7 +254,7 @@ def _of(those: Iterable[ListedAgent], resource: str) -> list[ListedAgent]:
 
 
 def _carriers(ray: Any, resource: str) -> list[str]:
-    """The ids of the living nodes that carry the resource."""
+    """Return the ids of the living nodes that carry the resource."""
     return [one["NodeID"] for one in ray.nodes() if one["Alive"] and one["Resources"].get(resource, 0.0) >= 1]
 
 
@@ -272,7 +275,7 @@ def _await(ray: Any, parsed: argparse.Namespace, names: Sequence[str], end_s: fl
 
 
 def _why(ray: Any, parsed: argparse.Namespace, names: Sequence[str], found: Sequence[ListedAgent]) -> list[str]:
-    """Why not all agents serve."""
+    """Return the reasons why not all agents serve."""
     serve = sum(one.state == _SERVES for one in found)
     told = [f"{counted(len(names), 'agent')} must serve within {parsed.wait:g} s, got {serve}"]
     waiting = [one for one in found if one.state != _SERVES]

@@ -1,6 +1,6 @@
-"""The actor that starts and stops the agents of a Ray cluster by what trainings say that they could use.
+"""The actor that starts and stops the agents of a Ray cluster, by the trainings' wishes.
 
-Of what it has done it keeps nothing: after a restart it goes on from the names of the agents that Ray has.
+It stores nothing: after a restart it goes on from the names of the agents that Ray has.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from storage_agent.fleet.ray_agent import END_S, NAMESPACE, Agents
 from storage_agent.fleet.wanted_files import read_wanted
 
 SIZER_CLASS = "FleetSizer"
-"""The name of the actor's class, which is not the agents': loaders do not see it."""
+"""Name of the actor's class, which differs from the agents': loaders do not see it."""
 ANSWER_S = 5.0
-"""How long a question to it may take."""
+"""Time limit for the actor's answer, in seconds."""
 _HANGS_S = 10.0
-"""A folder that takes longer is said not to answer."""
+"""Seconds after which a folder counts as not answering."""
 _KILL_S = END_S + 2.0
 
 
 def sizer_name(resource: str) -> str:
-    """Its name in Ray; no agent has that."""
+    """Return the actor's name in Ray; no agent has that."""
     return f"{resource}-size"
 
 
 class SizingState(NamedTuple):
-    """What the actor says of itself. `wanted`: agents; `trouble`: why it keeps the number of now, "" if it does not."""
+    """State of the actor. `wanted`: agents; `trouble`: reason why it keeps the current number, "" if there is none."""
 
     wanted: int | None
     least: int | None
@@ -48,13 +48,13 @@ class Leaving(NamedTuple):
 
 
 class FleetSizer:
-    """The actor. A thread of its own looks at the folder, so that one that hangs holds up no answer.
+    """The actor. A separate thread reads the folder, so that a folder that hangs delays no answer.
 
     Args:
-        agents: that it starts.
-        folder: in which they announce themselves, on the node that this actor is on.
-        least, most: how many agents.
-        held_s, gone_s: as of `FleetSize`.
+        agents: settings of those that it starts.
+        folder: in which they announce themselves, on this actor's node.
+        least, most: bounds of the number of agents.
+        held_s, gone_s: see `FleetSize`.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class FleetSizer:
         self._trouble = ""
         self._leaving: dict[int, Leaving] = {}
         self._asked_s: float | None = None
-        """Since when the folder is being read."""
+        """Time at which reading the folder began; None if it is not being read."""
         self._acts = threading.Lock()
         self._ending = False
         threading.Thread(target=self._keep, name="size-fleet", daemon=True).start()
 
     def said(self) -> SizingState:
-        """For people."""
+        """Return the state."""
         asked_s = self._asked_s
         hangs = asked_s is not None and time.monotonic() - asked_s > _HANGS_S
         trouble = f"{self._folder} cannot be read: its disk does not answer" if hangs else self._trouble
@@ -125,7 +125,7 @@ class FleetSizer:
             self._agents.start(number)
 
     def _numbers(self) -> set[int]:
-        """Those of the agents that are there, or wait for a node."""
+        """Return the numbers of the agents that run, or wait for a node."""
         import ray
 
         listed = ray.util.list_named_actors(all_namespaces=True)
@@ -139,7 +139,7 @@ class FleetSizer:
         self._leaving[number] = Leaving(actor, actor.end.remote(), time.monotonic() + _KILL_S)
 
     def _finish(self) -> None:
-        """End for good what has answered its last requests, and what takes too long: it may never have had a node."""
+        """End agents that have answered their last requests, or take too long: they may never have had a node."""
         import ray
 
         for number, one in list(self._leaving.items()):
