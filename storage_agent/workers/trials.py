@@ -200,7 +200,8 @@ def tried(data: bytes, picture: KnownPicture, stages: Stages, names: Collection[
     def after(stage: int, value: Any) -> None:
         nonlocal last_s
         op_s.append(time.thread_time() - last_s)
-        name = next((name for name in PLAIN if encodings()[name].accepts(value)), "")
+        known = (name for name in PLAIN if name in encodings())
+        name = next((name for name in known if encodings()[name].accepts(value)), "")
         nbytes.append(_nbytes_of(value) if name else 0)
         plain.append(name)
         if stage == stages.resized_at:
