@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-import traceback
 from dataclasses import dataclass, replace
 
 from PIL import Image
@@ -17,25 +16,21 @@ from sophon_loader.encodings.catalogue import ANY_PART
 from sophon_loader.encodings.encoding import Encoded
 from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.info import MoreThanPixels, info_of
-from sophon_loader.encodings.registry import encode, encodings, used_at
+from sophon_loader.encodings.registry import encodings, used_at
 from sophon_loader.errors import EncodingError, PipelineError, TooManyPixels
-from sophon_loader.kinds.image.opening import name_file
 from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.described import Begun, begin_on_file, run_from_file
 from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.pipeline.registration import OpenedOtherwise, Registration, see_opened_alike
-from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
+from sophon_loader.pipeline.registration import Registration, see_opened_alike
 from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Item, Registered
 from storage_agent.jobs.jobs import Job
 from storage_agent.reading.answers import Answer, FileRead, file_answer, read_file, sample_answer
 from storage_agent.stores import Exports
 from storage_agent.workers.agent_choice import Chosen, Done, Tried, choose, cuts_the_file, learn_from, told_of
 from storage_agent.workers.appraiser import Appraiser
-from storage_agent.workers.trials import KnownPicture, SampleTrial, look_at, stages_of
-
-_NOTE_LIMIT = 2000
-"""Characters of the beginning, and as many of the end, of a traceback that goes to a loader."""
+from storage_agent.workers.job_outcomes import NOTE_LIMIT, encoded_at, note_of
+from storage_agent.workers.trials import KnownPicture, SampleTrial, Stages, looked_at
 
 
 class BuiltPipelines:
@@ -122,7 +117,7 @@ def register(learnt: BuiltPipelines, digest: str) -> Answer:
     try:
         return Answer(Registered(digest, learnt.built(digest).reach))
     except PipelineError as error:
-        return Answer(Failed(Failure.BAD_PIPELINE, str(error)[:_NOTE_LIMIT], digest=digest))
+        return Answer(Failed(Failure.BAD_PIPELINE, str(error)[:NOTE_LIMIT], digest=digest))
 
 
 @dataclass(frozen=True)
@@ -238,6 +233,27 @@ def try_out(job: Job, done: Done, learnt: BuiltPipelines) -> Tried:
     return learn_from(job, done, appraiser, lambda: stages_of(learnt.built(digest).chain, _draw(job)))
 
 
+def look_at(data: bytes, chain: Chain, draw: Draw) -> KnownPicture:
+    """What can be told of a file without decoding it.
+
+    Args:
+        data: the file.
+        chain: its pipeline.
+        draw: decides what the pipeline reads.
+    """
+    return looked_at(data, begin_on_file(chain, data, draw))
+
+
+def stages_of(chain: Chain, draw: Draw) -> Stages:
+    """Those of a pipeline, for one sample.
+
+    Args:
+        chain: the pipeline.
+        draw: of the sample.
+    """
+    return Stages(lambda data, after: chain.run(data, 0, len(chain), draw, after=after), chain.resize_cut)
+
+
 def _at_cut(
     job: Job,
     data: bytes,
@@ -297,31 +313,6 @@ def _at_file(
     return encoded_at(job, data, "file", cut, op_s, since_s)
 
 
-def encoded_at(job: Job, value: object, encoding: str, cut: int, op_s: list[float], since_s: float) -> Encoded:
-    """A value in an encoding that its loader allows; appends the CPU seconds since `since_s` to `op_s`.
-
-    Raises:
-        EncodingError: none that is allowed takes it, or it would be too large.
-    """
-    encoded = encode(value, encoding, keep_info=job.fetch.keep_info, allowed=job.fetch.allowed)
-    if len(encoded.payload) > MAX_PAYLOAD_NBYTES:
-        raise EncodingError(f"value at cut {cut} must be at most {MAX_PAYLOAD_NBYTES} bytes")
-    op_s.append(time.thread_time() - since_s)
-    return encoded
-
-
 def _draw(job: Job) -> Draw:
     assert isinstance(job.item, Item), "the numbers of a program are drawn"
     return Draw(job.fetch.seed, job.fetch.epoch, job.item.sample, job.item.occurrence)
-
-
-def note_of(error: Exception, key: str) -> str:
-    """What a loader is told of an error in place of which it gets the file of this key."""
-    name_file(error, key)
-    # These texts say it all, and may come with every sample.
-    says_all = isinstance(error, (EncodingError, TooManyPixels, OpenedOtherwise, Warning))
-    shown = traceback.format_exception_only if says_all else traceback.format_exception
-    text = "".join(shown(error))
-    if len(text) > 2 * _NOTE_LIMIT:
-        text = f"{text[:_NOTE_LIMIT]} ... {text[-_NOTE_LIMIT:]}"
-    return f"{type(error).__name__} at the agent:\n{text}"

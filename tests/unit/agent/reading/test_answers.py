@@ -42,12 +42,12 @@ from storage_agent.reading.answers import Answer, answer_question
 from storage_agent.stores import Exports
 from storage_agent.workers import agent_choice, answering, body, message_types
 from storage_agent.workers.agent_choice import Tried
-from storage_agent.workers.answering import BuiltPipelines, Prepared, prepare
+from storage_agent.workers.answering import BuiltPipelines, Prepared, look_at, prepare, stages_of
 from storage_agent.workers.appraiser import Appraiser
 from storage_agent.workers.body import Service
 from storage_agent.workers.memory import Memory
 from storage_agent.workers.program_choice import look_at_program, segments_of, signature_of
-from storage_agent.workers.trials import SampleTrial, look_at, stages_of, tried
+from storage_agent.workers.trials import SampleTrial, tried
 from tests.unit.agent.samples import (
     CHAIN,
     ODD,

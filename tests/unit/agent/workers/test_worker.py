@@ -376,7 +376,7 @@ def test_a_header_over_the_limit_gives_the_file(exports: Exports, monkeypatch: p
     monkeypatch.setattr("sophon_loader.wire.frames.MAX_HEADER_NBYTES", 1000)
     Gives.value = Image.new("RGB", (2, 2))
     Gives.value.info = {"icc_profile": bytes(1100)}
-    monkeypatch.setattr("storage_agent.workers.answering._NOTE_LIMIT", 300)
+    monkeypatch.setattr("storage_agent.workers.job_outcomes.NOTE_LIMIT", 300)
     answer = answer_job(exports, job_at(2, keep_info=True), registered_as(chain_of(Gives())))
     assert sample_of(answer).cut == 0 and "MessageTooLong" in sample_of(answer).note
     assert unpack(answer.header) == answer.message
