@@ -94,7 +94,7 @@ def test_what_a_cache_holds_is_told_without_torch(tmp_path: Path) -> None:
 
 
 NO_TORCH = "import sys\nfor name in ('torch', 'torchvision', 'timm'): sys.modules[name] = None\n"
-FOR_PROGRAMS = ["sophon_loader.encodings.registry", "storage_agent.workers.program_answers"]
+FOR_PROGRAMS = ["sophon_loader.encodings.registry", "storage_agent.workers.body"]
 
 
 def test_what_serves_programs_needs_no_torch() -> None:
