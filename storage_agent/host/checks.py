@@ -23,8 +23,8 @@ def check_modules(names: Sequence[str]) -> None:
     """
     if names and (lacking := torch_lacking()):
         raise ConfigError(
-            f"ops need torch and torchvision, got --ops {names[0]} where {lacking} is not installed; install both, or "
-            "leave --ops out"
+            f"ops need torch and torchvision, got --ops {names[0]} on a host without {lacking}; install both, or leave "
+            "--ops out"
         )
     for name in names:
         if not _is_there(name):
