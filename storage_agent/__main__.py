@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sophon_loader import native
 from sophon_loader.errors import ConfigError, SophonError
+from sophon_loader.host.installed import torch_lacking
 from sophon_loader.host.scraping import ScrapePort, needs_prometheus
 from sophon_loader.host.system import cores_available
 from sophon_loader.host.unread import quiet_when_unread
@@ -88,6 +89,8 @@ def _serve(parsed: argparse.Namespace) -> int:
         log.EventLog().warning("agent insecure", reason=reason)
     if not native.available and not parsed.end_with_stdin:  # who holds its standard input says so itself
         log.EventLog().warning("JPEG files are sent whole", reason=native.reason)
+    if lacking := torch_lacking():
+        log.EventLog().info("no pipeline is run", reason=f"not installed: {lacking}")
     keep_freed_memory()  # before there are threads
     broker = Broker(settings, exports)
     port = None if settings.metrics is None else _metrics(settings.metrics, broker)

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Literal
 
 from sophon_loader import native
+from sophon_loader.host.installed import torch_lacking
 
 ENTRY_POINTS = "sophon_loader.encodings"
 PLAIN = ("pixels", "array")
 """Encodings of a value as it is: the first for images, the second for tensors and arrays. A plan names the first for
-both, and the agent takes the second if the value is not an image."""
+both, and the agent takes the second if the value is not an image. Where torch is not installed there is no `array`."""
 
 INFO_CLASSES = "info-classes"
 """Not an encoding, but listed among those that a loader accepts. Such a loader reads Pillow's own classes in an image's
@@ -48,6 +49,7 @@ def _lacking(package: str, module: str = "") -> str:
     return ""
 
 
+_NO_TENSORS = f"not installed: {torch_lacking()}; no op runs at this agent" if torch_lacking() else ""
 _NO_LEPTON = native.reason or _lacking("lepton_jpeg_python")  # which sizes JPEG files have is read by our own code
 
 
@@ -71,7 +73,7 @@ EncodingName = Literal["file", "pixels", "array", "roi-jpeg", "webp", "htj2k", "
 CATALOGUE = (
     Line("file", "sophon_loader.encodings.file:FileEncoding"),
     Line("pixels", "sophon_loader.encodings.pixels:PixelsEncoding"),
-    Line("array", "sophon_loader.encodings.array:ArrayEncoding"),
+    Line("array", "sophon_loader.encodings.array:ArrayEncoding", missing=_NO_TENSORS),
     Line("roi-jpeg", "sophon_loader.encodings.roi_jpeg:RoiJpegEncoding", missing=native.reason),
     Line("webp", "sophon_loader.encodings.webp:WebpEncoding"),
     Line("htj2k", "sophon_loader.encodings.htj2k:Htj2kEncoding", missing=_lacking("imagecodecs", "_htj2k")),

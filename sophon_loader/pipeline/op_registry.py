@@ -3,7 +3,7 @@
 A transform is described only if rebuilding it from the description gives an object with equal state, so an op that the
 registry half knows (a subclass, a patched attribute, a newer torchvision) counts as unknown and stays at the loader. So
 does one of a library in which a function was replaced that the op may call.
-Which op types there are: `op_catalogue.py`. What parameters may hold: `plain.py`.
+Which op types there are: `op_catalogue.py`. What parameters may hold: `plain.py`, `torch_parameters.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from sophon_loader.pipeline.op_catalogue import add_op_type, op_type_named, op_t
 from sophon_loader.pipeline.plain import add_tag, check_plain, read_checked, to_plain
 from sophon_loader.pipeline.replaced import replaced_in_transform
 from sophon_loader.pipeline.state import same_state
+from sophon_loader.pipeline.torch_parameters import add_torch_parameters
 
 
 def register_op(
@@ -250,5 +251,6 @@ def _op_from_plain(fields: dict[str, Any]) -> Any:
     return _build(OpSpec(fields["name"], fields["params"])).call
 
 
+add_torch_parameters()
 # Containers such as RandomApply hold ops as parameters.
 add_tag("op", _op_to_plain, _op_from_plain)

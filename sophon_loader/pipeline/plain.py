@@ -2,6 +2,9 @@
 
 Plain data is what msgpack carries without a rule of ours. Everything else is a map with the key "$": a tuple is
 `{"$": "tuple", "items": [...]}`. A kind of value that this module does not know adds a tag (`add_tag`), as ops do.
+
+Nothing here needs torch, so an agent without it can write an image's `info`. `torch_parameters.py` adds the values of
+torch and torchvision.
 """
 
 from __future__ import annotations
@@ -12,11 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import nn
-from torchvision import tv_tensors
-from torchvision.transforms import AutoAugmentPolicy, InterpolationMode
 
 from sophon_loader.errors import PipelineError
 from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES
@@ -33,22 +32,48 @@ _NUMERIC_DTYPES = (
     *("<f2", "<f4", "<f8", "<c8", "<c16"),
 )
 _NUMERIC = {text: np.dtype(text) for text in _NUMERIC_DTYPES}
-_TORCH_DTYPES = {str(v).removeprefix("torch."): v for v in vars(torch).values() if isinstance(v, torch.dtype)}
-_ENUMS: dict[str, type[enum.Enum]] = {
-    cls.__name__: cls for cls in (InterpolationMode, AutoAugmentPolicy, Image.Resampling)
-}
+_ENUMS: dict[str, type[enum.Enum]] = {"Resampling": Image.Resampling}
 """Enums whose members may be parameters; they travel by name."""
-_TV_TENSORS = ("TVTensor", "Image", "Video", "Mask", "BoundingBoxes", "KeyPoints")
-_CLASSES: dict[str, type] = {
-    "torch.Tensor": torch.Tensor,
-    "PIL.Image.Image": Image.Image,
-    **{f"tv_tensors.{name}": getattr(tv_tensors, name) for name in _TV_TENSORS if hasattr(tv_tensors, name)},
-}
-"""Classes that may be parameters themselves (v2.ToDtype takes a map of them); an older torchvision lacks some."""
+_CLASSES: dict[str, type] = {"PIL.Image.Image": Image.Image}
+"""Classes that may be parameters themselves."""
 
 Writers = Mapping[str, Callable[[Any], dict[str, Any] | None]]
 """By tag: value -> plain fields of the tagged map; None for a value of another kind."""
 _WRITERS: dict[str, Callable[[Any], dict[str, Any] | None]] = {}
+KindWriter = Callable[[Any, Writers], dict[str, Any] | None]
+"""Value and writers of the values within it -> plain fields of the tagged map; None for a value of another kind."""
+_KINDS: dict[str, KindWriter] = {}
+
+
+def add_enum(cls: type[enum.Enum]) -> None:
+    """Let parameters hold the members of one more enum.
+
+    Args:
+        cls: the enum; its own name stands for it on the wire.
+    """
+    _ENUMS[cls.__name__] = cls
+
+
+def add_class(name: str, cls: type) -> None:
+    """Let a class be a parameter itself.
+
+    Args:
+        name: its name on the wire.
+        cls: the class.
+    """
+    _CLASSES[name] = cls
+
+
+def add_kind(tag: str, write: KindWriter, read: Callable[[dict[str, Any]], Any]) -> None:
+    """Let plain data hold one more kind of value, under any writers that `to_plain` is given.
+
+    Args:
+        tag: its name on the wire.
+        write: see `KindWriter`.
+        read: see `add_reader`.
+    """
+    _KINDS[tag] = write
+    add_reader(tag, read)
 
 
 def add_tag(tag: str, write: Callable[[Any], dict[str, Any] | None], read: Callable[[dict[str, Any]], Any]) -> None:
@@ -125,13 +150,11 @@ def to_plain(value: Any, writers: Writers = _WRITERS) -> Any:
     if isinstance(value, enum.Enum):
         return _enum_to_plain(value)
     if isinstance(value, np.generic):
-        return {_TAG: "scalar", **_array_to_plain(np.asarray(value))}
+        return {_TAG: "scalar", **array_to_plain(np.asarray(value))}
     if type(value) is list:
         return [to_plain(item, writers) for item in value]
     if type(value) is tuple:
         return {_TAG: "tuple", "items": [to_plain(item, writers) for item in value]}
-    if type(value) is nn.ModuleList:
-        return {_TAG: "modules", "items": [to_plain(item, writers) for item in value]}
     if type(value) is dict:
         return {_TAG: "dict", "items": [[to_plain(one, writers) for one in pair] for pair in value.items()]}
     return _object_to_plain(value, writers)
@@ -145,15 +168,14 @@ def _enum_to_plain(value: enum.Enum) -> Any:
 
 
 def _object_to_plain(value: Any, writers: Writers) -> Any:
-    if isinstance(value, torch.dtype):
-        return {_TAG: "dtype", "name": str(value).removeprefix("torch.")}
-    if type(value) is torch.Tensor:
-        return {_TAG: "tensor", **_array_to_plain(value.detach().cpu().numpy())}
     if type(value) is np.ndarray:
-        return {_TAG: "ndarray", **_array_to_plain(value)}
+        return {_TAG: "ndarray", **array_to_plain(value)}
     for name, cls in _CLASSES.items():
         if value is cls:
             return {_TAG: "type", "name": name}
+    for tag, write_kind in _KINDS.items():
+        if (fields := write_kind(value, writers)) is not None:
+            return {_TAG: tag, **fields}
     for tag, write in writers.items():
         fields = write(value)
         if fields is not None:
@@ -161,7 +183,15 @@ def _object_to_plain(value: Any, writers: Writers) -> Any:
     raise PipelineError(f"parameter must be plain data or a registered op, got {value!r}")
 
 
-def _array_to_plain(array: np.ndarray[Any, Any]) -> dict[str, Any]:
+def array_to_plain(array: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Fields of the tagged map for an array.
+
+    Args:
+        array: of any shape and a numeric dtype.
+
+    Raises:
+        PipelineError: another dtype, or over MAX_PLAIN_NBYTES.
+    """
     if array.dtype.str not in _NUMERIC or array.nbytes > MAX_PLAIN_NBYTES:
         raise PipelineError(f"array must be numeric and within {MAX_PLAIN_NBYTES} bytes, got {array.dtype}")
     return {"dtype": array.dtype.str, "shape": list(array.shape), "data": array.tobytes()}
@@ -198,13 +228,23 @@ def read_checked(value: Any) -> Any:
         raise PipelineError(f"parameter must be a well-formed {tag}, got {reprlib.repr(value)}") from error
 
 
-def _read_items(value: dict[str, Any]) -> list[Any]:
+def read_items(value: dict[str, Any]) -> list[Any]:
+    """Values in the field `items` of a tagged map.
+
+    Raises:
+        PipelineError: it is no list, or see `read_checked`.
+    """
     if not isinstance(value["items"], list):
         raise PipelineError(f"items of a parameter must be a list, got {type(value['items'])}")
     return [read_checked(item) for item in value["items"]]
 
 
-def _read_array(value: dict[str, Any]) -> np.ndarray[Any, Any]:
+def read_array(value: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """The inverse of `array_to_plain`; the array is writeable.
+
+    Raises:
+        PipelineError, KeyError, TypeError, ValueError: fields that do not fit.
+    """
     dtype, shape = _NUMERIC[value["dtype"]], value["shape"]
     if not (isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)):
         raise PipelineError(f"shape of an array must be a list of sizes, got {reprlib.repr(shape)}")
@@ -213,13 +253,10 @@ def _read_array(value: dict[str, Any]) -> np.ndarray[Any, Any]:
 
 
 _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "tuple": lambda value: tuple(_read_items(value)),
-    "modules": lambda value: nn.ModuleList(_read_items(value)),
-    "dict": lambda value: dict(_read_items(value)),
+    "tuple": lambda value: tuple(read_items(value)),
+    "dict": lambda value: dict(read_items(value)),
     "enum": lambda value: _ENUMS[value["type"]][value["member"]],
-    "dtype": lambda value: _TORCH_DTYPES[value["name"]],
-    "tensor": lambda value: torch.from_numpy(_read_array(value)),
-    "ndarray": _read_array,
-    "scalar": lambda value: _read_array(value)[()],
+    "ndarray": read_array,
+    "scalar": lambda value: read_array(value)[()],
     "type": lambda value: _CLASSES[value["name"]],
 }

@@ -17,7 +17,7 @@ from sophon_loader.errors import PipelineError
 from sophon_loader.pipeline.chain import DECODE, Chain, chain_from
 from sophon_loader.pipeline.maths import MATHS, maths
 from sophon_loader.pipeline.software import DECODERS, not_of_switches, unlike
-from sophon_loader.pipeline.told import OPENERS, opened_otherwise
+from sophon_loader.pipeline.told import OPENERS, OpenedOtherwise, opened_otherwise
 from sophon_loader.wire.counting import holds_more
 
 _MAX_VALUES = 1000
@@ -34,10 +34,6 @@ def registration_of(chain: Chain, software: dict[str, str]) -> bytes:
     computed = {MATHS: maths()} if chain.describable > chain.pillow_stages else {}
     packed: bytes = msgpack.packb([{**software, **computed}, chain.description])
     return packed
-
-
-class OpenedOtherwise(PipelineError):
-    """A file whose format the loader opens by other code than this process."""
 
 
 @dataclass(frozen=True)

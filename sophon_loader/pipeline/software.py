@@ -89,7 +89,9 @@ def release_of(package: str, module: str) -> str:
         installed = version(package).split("+")[0]
     except PackageNotFoundError:
         installed = "none"
-    if spec is None or spec.origin is None:
+    if spec is None:
+        return "none"  # what cannot be imported runs nothing, even if its metadata were left behind
+    if spec.origin is None:
         return installed
     folder = Path(spec.origin).parent
     stated = _stated(folder) or installed

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from sophon_loader.errors import PipelineError
+
 SETTINGS, OPENERS = "settings of Pillow", "openers of Pillow"
 _FORMATS = frozenset((
     "AVIF", "BLP", "BUFR", "CUR", "DCX", "DDS", "DIB", "EPS", "FITS", "FLI", "FPX", "FTEX", "GBR", "GRIB", "HDF5",
@@ -27,6 +29,10 @@ _LIMITS = {
     ("PngImagePlugin", "MAX_TEXT_MEMORY"): 1 << 26,
 }
 """Under a lower one, Pillow warns or fails here, and does not at an agent."""
+
+
+class OpenedOtherwise(PipelineError):
+    """A file whose format the loader opens by other code than this process."""
 
 
 def settings_of_pillow() -> str:

@@ -9,17 +9,23 @@ from collections.abc import Sequence
 
 from sophon_loader.errors import AgentError, ConfigError
 from sophon_loader.host.endpoints import host_of
+from sophon_loader.host.installed import torch_lacking
 
 
 def check_modules(names: Sequence[str]) -> None:
-    """Check that modules exist, without importing them or their packages, which may import torch.
+    """Check that modules of ops exist, and torch with them. None is imported, nor its package, which may import torch.
 
     Args:
         names: of modules, with dots if they are in packages.
 
     Raises:
-        ConfigError: a module does not exist.
+        ConfigError: a module does not exist, or ops are named where torch or torchvision is missing.
     """
+    if names and (lacking := torch_lacking()):
+        raise ConfigError(
+            f"ops need torch and torchvision, got --ops {names[0]} on a host without {lacking}; install both, or leave "
+            "--ops out"
+        )
     for name in names:
         if not _is_there(name):
             raise ConfigError(

@@ -1,4 +1,5 @@
-"""What a worker answers to one job: reads the file, chooses where that is left to it, runs the ops, encodes.
+"""What a worker answers to one job of a pipeline: reads the file, chooses where that is left to it, runs the ops,
+encodes.
 
 In two steps, so that some jobs can be looked at one after the other before the first of them is made.
 """
@@ -8,34 +9,42 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-import traceback
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+import torch
 from PIL import Image
 
 from sophon_loader.encodings.catalogue import ANY_PART
 from sophon_loader.encodings.encoding import Encoded
 from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.info import MoreThanPixels, info_of
-from sophon_loader.encodings.registry import encode, encodings, used_at
+from sophon_loader.encodings.registry import encodings, used_at
 from sophon_loader.errors import EncodingError, PipelineError, TooManyPixels
-from sophon_loader.kinds.image.opening import name_file
 from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.described import Begun, begin_on_file, run_from_file
+from sophon_loader.pipeline.op_catalogue import load_ops
 from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.pipeline.registration import OpenedOtherwise, Registration, see_opened_alike
-from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
+from sophon_loader.pipeline.registration import Registration, see_opened_alike
 from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Item, Registered
 from storage_agent.jobs.jobs import Job
-from storage_agent.reading.answers import Answer, FileRead, file_answer, read_file, sample_answer
+from storage_agent.reading.answers import Answer, file_answer, read_file, sample_answer
 from storage_agent.stores import Exports
 from storage_agent.workers.agent_choice import Chosen, Done, Tried, choose, cuts_the_file, learn_from, told_of
 from storage_agent.workers.appraiser import Appraiser
-from storage_agent.workers.trials import KnownPicture, SampleTrial, look_at, stages_of
+from storage_agent.workers.job_outcomes import NOTE_LIMIT, encoded_at, note_of
+from storage_agent.workers.pipeline_jobs import Prepared
+from storage_agent.workers.trials import KnownPicture, SampleTrial, Stages, looked_at
 
-_NOTE_LIMIT = 2000
-"""Characters of the beginning, and as many of the end, of a traceback that goes to a loader."""
+
+def load() -> None:
+    """Have this process run ops, those of installed packages too; torch runs each in one thread.
+
+    Raises:
+        Exception: of a package whose ops cannot be imported.
+    """
+    torch.set_num_threads(1)
+    load_ops()
 
 
 class BuiltPipelines:
@@ -111,131 +120,111 @@ class BuiltPipelines:
         with contextlib.suppress(PipelineError):  # whoever has a job for it will see
             self.appraiser(digest).learn(trial)
 
+    def register(self, digest: str) -> Answer:
+        """Whether, and how far, a pipeline can be run here.
 
-def register(learnt: BuiltPipelines, digest: str) -> Answer:
-    """Whether, and how far, a pipeline can be run here.
+        Args:
+            digest: of one of them.
+        """
+        try:
+            return Answer(Registered(digest, self.built(digest).reach))
+        except PipelineError as error:
+            return Answer(Failed(Failure.BAD_PIPELINE, str(error)[:NOTE_LIMIT], digest=digest))
 
-    Args:
-        learnt: the pipelines of this worker.
-        digest: of one of them.
-    """
-    try:
-        return Answer(Registered(digest, learnt.built(digest).reach))
-    except PipelineError as error:
-        return Answer(Failed(Failure.BAD_PIPELINE, str(error)[:_NOTE_LIMIT], digest=digest))
+    def prepare(self, exports: Exports, job: Job) -> Prepared:
+        """Read a job's file, and choose if that is left to this worker.
 
+        Args:
+            exports: the agent's.
+            job: the sample.
+        """
+        read = read_file(exports, job)
+        choice = Chosen(job.item.cut, job.item.encoding)
+        if isinstance(read, Answer):
+            return Prepared(job, read, choice)
+        picture, error, since_s = None, None, time.monotonic()
+        try:
+            pipeline = self.built(job.fetch.digest)
+            see_opened_alike(read.data, pipeline.left)
+            if choice.encoding == CHEAPEST:
+                picture = look_at(read.data, pipeline.chain, _draw(job))
+                choice = choose(job, self.appraiser(job.fetch.digest), picture)
+            else:
+                choice = choice._replace(cut=min(choice.cut, pipeline.reach))
+        except Exception as failed:  # the boundary to user code
+            error = failed
+        now_s = time.monotonic()
+        return Prepared(job, read, choice, picture, error, now_s - since_s, now_s)
 
-@dataclass(frozen=True)
-class Prepared:
-    """A job whose file has been read, and what it is to be answered with.
+    def answer(self, prepared: Prepared) -> Done:
+        """Run a job. If an op or the encoding fails, the file goes out and the loader meets the failure itself.
 
-    Args:
-        job: the sample.
-        read: its file, or why there is none.
-        choice: the cut and the encoding.
-        picture: what has been told of it, if the choice is left to this worker.
-        error: what went wrong with looking or choosing; the file goes out then.
-        looked_s: how long that took.
-        ready_s: when all this was done, by this host's monotonic clock.
-    """
+        Args:
+            prepared: the job.
+        """
+        job, read, picture = prepared.job, prepared.read, prepared.picture
+        if isinstance(read, Answer):
+            return Done(read)
+        cut, encoding, offers, _ = prepared.choice
+        since_s = time.monotonic()
+        read = replace(read, queued_s=read.queued_s + since_s - prepared.ready_s)
+        op_s = [read.cpu_s]
+        try:
+            if prepared.error is not None:
+                raise prepared.error
+            pipeline = self.built(job.fetch.digest)
+            run = _at_cut if cut > 0 else _at_file
+            begun = picture.begun if picture is not None and isinstance(picture.begun, Begun) else None
+            doubtful = job.fetch.digest in self.doubtful
+            encoded = run(job, read.data, pipeline.chain, cut, encoding, op_s, begun, doubtful=doubtful)
+            self.doubtful.discard(job.fetch.digest)
+            short = picture is None and (cut < job.item.cut or (cuts_the_file(encoding) and len(pipeline.chain) < 2))
+            note, work_s = pipeline.why if short else "", prepared.looked_s + time.monotonic() - since_s
+            told = told_of(job, offers)
+            made = sample_answer(job, read, encoded, cut=cut, op_s=op_s, note=note, work_s=work_s, offers=told)
+            _ = made.header  # too long when an encoding writes a great deal of meta
+        except Exception as error:  # the boundary to user code
+            # Of its own choice nobody need know that no allowed encoding takes the value, or that it would be too
+            # large: nothing was asked for. What keeps pictures from crossing, whose ops run in vain, can be changed.
+            chosen = picture is not None and isinstance(error, (EncodingError, TooManyPixels))
+            chosen = chosen and not isinstance(error, MoreThanPixels)
+            if isinstance(error, MoreThanPixels):
+                self.doubtful.add(job.fetch.digest)
+            return Done(file_answer(job, read, "" if chosen else note_of(error, job.item.key)), failed=True)
+        return Done(made, read.data, picture)
 
-    job: Job
-    read: FileRead | Answer
-    choice: Chosen
-    picture: KnownPicture | None = None
-    error: Exception | None = None
-    looked_s: float = 0.0
-    ready_s: float = 0.0
+    def try_out(self, job: Job, done: Done) -> Tried:
+        """Learn from a job that has been answered, and run its sample through the whole pipeline if a trial is due.
 
-    @property
-    def expected_s(self) -> float:
-        """CPU seconds that it will probably take."""
-        return self.choice.expected_s
-
-    @property
-    def nbytes(self) -> int:
-        """Of the file that is kept until the job is answered."""
-        return len(self.read.data) if isinstance(self.read, FileRead) else 0
-
-
-def prepare(exports: Exports, job: Job, learnt: BuiltPipelines) -> Prepared:
-    """Read a job's file, and choose if that is left to this worker.
-
-    Args:
-        exports: the agent's.
-        job: the sample.
-        learnt: the pipelines of this worker, the job's among them.
-    """
-    read = read_file(exports, job)
-    choice = Chosen(job.item.cut, job.item.encoding)
-    if isinstance(read, Answer):
-        return Prepared(job, read, choice)
-    picture, error, since_s = None, None, time.monotonic()
-    try:
-        pipeline = learnt.built(job.fetch.digest)
-        see_opened_alike(read.data, pipeline.left)
-        if choice.encoding == CHEAPEST:
-            picture = look_at(read.data, pipeline.chain, _draw(job))
-            choice = choose(job, learnt.appraiser(job.fetch.digest), picture)
-        else:
-            choice = choice._replace(cut=min(choice.cut, pipeline.reach))
-    except Exception as failed:  # the boundary to user code
-        error = failed
-    now_s = time.monotonic()
-    return Prepared(job, read, choice, picture, error, now_s - since_s, now_s)
-
-
-def answer(prepared: Prepared, learnt: BuiltPipelines) -> Done:
-    """Run a job. If an op or the encoding fails, the file goes out and the loader meets the failure itself.
-
-    Args:
-        prepared: the job.
-        learnt: the pipelines of this worker, the job's among them.
-    """
-    job, read, picture = prepared.job, prepared.read, prepared.picture
-    if isinstance(read, Answer):
-        return Done(read)
-    cut, encoding, offers, _ = prepared.choice
-    since_s = time.monotonic()
-    read = replace(read, queued_s=read.queued_s + since_s - prepared.ready_s)
-    op_s = [read.cpu_s]
-    try:
-        if prepared.error is not None:
-            raise prepared.error
-        pipeline = learnt.built(job.fetch.digest)
-        run = _at_cut if cut > 0 else _at_file
-        begun = picture.begun if picture is not None and isinstance(picture.begun, Begun) else None
-        doubtful = job.fetch.digest in learnt.doubtful
-        encoded = run(job, read.data, pipeline.chain, cut, encoding, op_s, begun, doubtful=doubtful)
-        learnt.doubtful.discard(job.fetch.digest)
-        short = picture is None and (cut < job.item.cut or (cuts_the_file(encoding) and len(pipeline.chain) < 2))
-        note, work_s = pipeline.why if short else "", prepared.looked_s + time.monotonic() - since_s
-        told = told_of(job, offers)
-        made = sample_answer(job, read, encoded, cut=cut, op_s=op_s, note=note, work_s=work_s, offers=told)
-        _ = made.header  # too long when an encoding writes a great deal of meta
-    except Exception as error:  # the boundary to user code
-        # Of its own choice nobody need know that no allowed encoding takes the value, or that it would be too large:
-        # nothing was asked for. What keeps pictures from crossing, whose ops run in vain, can be changed.
-        chosen = picture is not None and isinstance(error, (EncodingError, TooManyPixels))
-        chosen = chosen and not isinstance(error, MoreThanPixels)
-        if isinstance(error, MoreThanPixels):
-            learnt.doubtful.add(job.fetch.digest)
-        return Done(file_answer(job, read, "" if chosen else note_of(error, job.item.key)), failed=True)
-    return Done(made, read.data, picture)
+        Args:
+            job: the sample.
+            done: what came of it.
+        """
+        if done.picture is None:
+            return Tried()
+        appraiser, digest = self.appraiser(job.fetch.digest), job.fetch.digest
+        return learn_from(job, done, appraiser, lambda: stages_of(self.built(digest).chain, _draw(job)))
 
 
-def try_out(job: Job, done: Done, learnt: BuiltPipelines) -> Tried:
-    """Learn from a job that has been answered, and take its sample through the whole pipeline, if it is time for that.
+def look_at(data: bytes, chain: Chain, draw: Draw) -> KnownPicture:
+    """What can be told of a file without decoding it.
 
     Args:
-        job: the sample.
-        done: what came of it.
-        learnt: the pipelines of this worker.
+        data: the file.
+        chain: its pipeline.
+        draw: decides what the pipeline reads.
     """
-    if done.picture is None:
-        return Tried()
-    appraiser, digest = learnt.appraiser(job.fetch.digest), job.fetch.digest
-    return learn_from(job, done, appraiser, lambda: stages_of(learnt.built(digest).chain, _draw(job)))
+    return looked_at(data, begin_on_file(chain, data, draw))
+
+
+def stages_of(chain: Chain, draw: Draw) -> Stages:
+    """Those of a pipeline, for one sample.
+
+    Args:
+        chain: the pipeline.
+        draw: of the sample.
+    """
+    return Stages(lambda data, after: chain.run(data, 0, len(chain), draw, after=after), chain.resize_cut)
 
 
 def _at_cut(
@@ -297,31 +286,6 @@ def _at_file(
     return encoded_at(job, data, "file", cut, op_s, since_s)
 
 
-def encoded_at(job: Job, value: object, encoding: str, cut: int, op_s: list[float], since_s: float) -> Encoded:
-    """A value in an encoding that its loader allows; appends the CPU seconds since `since_s` to `op_s`.
-
-    Raises:
-        EncodingError: none that is allowed takes it, or it would be too large.
-    """
-    encoded = encode(value, encoding, keep_info=job.fetch.keep_info, allowed=job.fetch.allowed)
-    if len(encoded.payload) > MAX_PAYLOAD_NBYTES:
-        raise EncodingError(f"value at cut {cut} must be at most {MAX_PAYLOAD_NBYTES} bytes")
-    op_s.append(time.thread_time() - since_s)
-    return encoded
-
-
 def _draw(job: Job) -> Draw:
     assert isinstance(job.item, Item), "the numbers of a program are drawn"
     return Draw(job.fetch.seed, job.fetch.epoch, job.item.sample, job.item.occurrence)
-
-
-def note_of(error: Exception, key: str) -> str:
-    """What a loader is told of an error in place of which it gets the file of this key."""
-    name_file(error, key)
-    # These texts say it all, and may come with every sample.
-    says_all = isinstance(error, (EncodingError, TooManyPixels, OpenedOtherwise, Warning))
-    shown = traceback.format_exception_only if says_all else traceback.format_exception
-    text = "".join(shown(error))
-    if len(text) > 2 * _NOTE_LIMIT:
-        text = f"{text[:_NOTE_LIMIT]} ... {text[-_NOTE_LIMIT:]}"
-    return f"{type(error).__name__} at the agent:\n{text}"

@@ -16,12 +16,11 @@ import warnings
 from collections import deque
 
 import msgpack
-import torch
 
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.registry import encodings
+from sophon_loader.host.installed import torch_lacking
 from sophon_loader.host.system import end_with_parent
-from sophon_loader.pipeline.op_catalogue import load_ops
 from sophon_loader.programs.program import Limits
 from storage_agent.host.agent_settings import AgentSettings
 from storage_agent.host.allocator import KEPT_NBYTES, keep_freed_memory
@@ -32,8 +31,8 @@ from storage_agent.reading.answers import Answer
 from storage_agent.stores import Exports, open_exports
 from storage_agent.workers import message_types
 from storage_agent.workers.agent_choice import Done
-from storage_agent.workers.answering import BuiltPipelines, Prepared, answer, prepare, register, try_out
 from storage_agent.workers.memory import Memory
+from storage_agent.workers.pipeline_jobs import NoPipelines, PipelineJobs, Prepared
 from storage_agent.workers.program_answers import CheckedProgram, answer_program, check_program, limits_of
 from storage_agent.workers.program_choice import ProgramAppraisers, try_out_program
 from storage_agent.workers.trials import SampleTrial
@@ -60,10 +59,9 @@ def main(settings: AgentSettings, broker: Channel) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the broker decides
         signal.signal(number, signal.SIG_IGN)
     end_with_parent()
-    torch.set_num_threads(1)
     what = "the ops of installed packages"
     try:
-        load_ops()
+        pipelines = pipelines_of(settings)
         for what in settings.ops:
             importlib.import_module(what)
     except Exception as error:  # the boundary to user code
@@ -81,7 +79,24 @@ def main(settings: AgentSettings, broker: Channel) -> None:
         broker.send([message_types.READY])
     except OSError:  # it has stopped in the meantime
         return
-    Service(broker, open_exports(settings), BuiltPipelines(settings.max_px), memory, limits_of(settings)).run()
+    Service(broker, open_exports(settings), pipelines, memory, limits_of(settings)).run()
+
+
+def pipelines_of(settings: AgentSettings) -> PipelineJobs:
+    """The pipelines of a worker, none so far; without torch, what stands in for them.
+
+    Args:
+        settings: the agent's.
+
+    Raises:
+        Exception: see `answering.load`.
+    """
+    if torch_lacking():
+        return NoPipelines()
+    from storage_agent.workers.answering import BuiltPipelines, load
+
+    load()
+    return BuiltPipelines(settings.max_px)
 
 
 def refuse_what_pillow_warns_of() -> None:
@@ -104,20 +119,20 @@ class Service:
     Args:
         broker: the channel to it, which waits.
         exports: the agent's.
-        learnt: the pipelines of this worker.
+        pipelines: of this worker.
         memory: of this process.
         limits: of a program that comes in a request.
 
     Example:
-        >>> Service(broker, open_exports(settings), BuiltPipelines(), Memory(2 << 30), Limits()).run()
+        >>> Service(broker, open_exports(settings), NoPipelines(), Memory(2 << 30), Limits()).run()
     """
 
     def __init__(
-        self, broker: Channel, exports: Exports, learnt: BuiltPipelines, memory: Memory, limits: Limits
+        self, broker: Channel, exports: Exports, pipelines: PipelineJobs, memory: Memory, limits: Limits
     ) -> None:
         self._broker = broker
         self._exports = exports
-        self._learnt = learnt
+        self._pipelines = pipelines
         self._memory = memory
         self._limits = limits
         self._appraisers = ProgramAppraisers()
@@ -157,13 +172,13 @@ class Service:
             if word == message_types.TRIED_PROGRAM:
                 self._appraisers.hear(digest, SampleTrial.from_bytes(said[1]))
             elif word == message_types.LEARN:
-                self._learnt.learn(digest, bytes(said[1]))
+                self._pipelines.learn(digest, bytes(said[1]))
             elif word == message_types.FORGET:
-                self._learnt.forget(digest)
+                self._pipelines.forget(digest)
             elif word == message_types.TRIED:
-                self._learnt.hear(digest, SampleTrial.from_bytes(said[1]))
+                self._pipelines.hear(digest, SampleTrial.from_bytes(said[1]))
             else:
-                self._broker.put([message_types.REGISTERED, *self._counted(register(self._learnt, digest))])
+                self._broker.put([message_types.REGISTERED, *self._counted(self._pipelines.register(digest))])
                 self._flush()
                 if self._memory.short:
                     return False
@@ -181,7 +196,7 @@ class Service:
                     trying, about = try_out_program(job, made, self._appraisers)
                 else:
                     word, about = message_types.TRIED, job.fetch.digest
-                    trying = try_out(job, made, self._learnt)
+                    trying = self._pipelines.try_out(job, made)
                 self._upkeep.count(made.answer.cpu_s + trying.cpu_s)
                 if trying.to_tell is not None:
                     self._broker.put([word, about.encode(), trying.to_tell.to_bytes()])
@@ -200,7 +215,7 @@ class Service:
             if job.fetch.has_programs:
                 looked.append(check_program(self._exports, job, self._limits, self._appraisers))
             else:
-                looked.append(prepare(self._exports, job, self._learnt))
+                looked.append(self._pipelines.prepare(self._exports, job))
             nbytes += looked[-1].nbytes
             if time.monotonic() >= until_s:  # a slow disk: the first is not to wait for the others
                 break
@@ -214,7 +229,7 @@ class Service:
             if held_nbytes >= MAX_HELD_NBYTES or time.monotonic() + one.expected_s > until_s:
                 self._flush()
                 held_nbytes, until_s = 0, math.inf
-            made = answer_program(one) if isinstance(one, CheckedProgram) else answer(one, self._learnt)
+            made = answer_program(one) if isinstance(one, CheckedProgram) else self._pipelines.answer(one)
             message = [message_types.ANSWER, *self._counted(made.answer)]
             self._broker.put(message)
             held_nbytes += len(message[-1])

@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sophon_loader.host.installed import torch_lacking
 from sophon_loader.host.private import open_private_folder
 from storage_agent.host.agent_settings import AgentSettings
 from storage_agent.host.channel import Channel
@@ -33,6 +34,8 @@ _NOWHERE = "/proc/self/no folder"
 _FORKSERVERS = 3
 """So many are started for one worker, should each be killed before it has started that."""
 
+_BODY, _OPS = ["storage_agent.workers.body"], "storage_agent.workers.answering"
+"""Modules of every worker, and of one that runs ops."""
 _PINNED = Path(__file__).parents[1] / "pinned.py"
 
 _socket: int | None = None
@@ -53,9 +56,9 @@ class _Preloaded(list[str]):
 class Workers:
     """Starts worker processes and calls `started(number, channel)` and `ended(number, exit code)`, from a thread.
 
-    The forkserver imports torch and torchvision once (some seconds); workers are forked from it and share that
-    memory. Each worker has a thread here that starts it, as soon as there are descriptors for that, and waits for its
-    end, so nothing waits for a start.
+    The forkserver imports torch and torchvision once (some seconds), where they are installed. Workers are forked from
+    it and share that memory. Each worker has a thread here that starts it, as soon as there are descriptors for that,
+    and waits for its end, so nothing waits for a start.
 
     Owned by the broker's thread, which calls every method. Stopping climbs: the channel closed (by the broker),
     `join` until the deadline, SIGKILL.
@@ -82,7 +85,7 @@ class Workers:
         self._started = started
         self._ended = ended
         self._spawner: ForkServerContext = multiprocessing.get_context("forkserver")
-        self._spawner.set_forkserver_preload(_Preloaded(["storage_agent.workers.body"]))
+        self._spawner.set_forkserver_preload(_Preloaded(_BODY if torch_lacking() else [*_BODY, _OPS]))
         self._processes: dict[int, BaseProcess] = {}
         self._threads: list[threading.Thread] = []
         self._serial = 0

@@ -29,7 +29,7 @@ from storage_agent.jobs.jobs import Job
 from storage_agent.reading.answers import Answer, FileRead, file_answer, read_file, refuse, sample_answer
 from storage_agent.stores import Exports
 from storage_agent.workers.agent_choice import Chosen, Done, cuts_the_file, told_of
-from storage_agent.workers.answering import encoded_at, note_of
+from storage_agent.workers.job_outcomes import encoded_at, note_of
 from storage_agent.workers.program_choice import LAST_MADE, ProgramAppraisers, choose_for_program, look_at_program
 from storage_agent.workers.trials import KnownPicture
 

@@ -20,9 +20,6 @@ from sophon_loader.encodings.estimate import Features, UsedAt
 from sophon_loader.encodings.registry import encodings, fitted, used_at
 from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.kinds.image.source import StepsOnPicture
-from sophon_loader.pipeline.chain import Chain
-from sophon_loader.pipeline.described import begin_on_file
-from sophon_loader.pipeline.randomness import Draw
 
 
 class FileFacts(NamedTuple):
@@ -72,17 +69,6 @@ class KnownPicture:
     def facts(self) -> FileFacts:
         """What its sizes and times are estimated from."""
         return FileFacts(self.nbytes, self.px, self.share)
-
-
-def look_at(data: bytes, chain: Chain, draw: Draw) -> KnownPicture:
-    """What can be told of a file without decoding it.
-
-    Args:
-        data: the file.
-        chain: its pipeline.
-        draw: decides what the pipeline reads.
-    """
-    return looked_at(data, begin_on_file(chain, data, draw))
 
 
 def looked_at(data: bytes, begun: StepsOnPicture | None) -> KnownPicture:
@@ -162,16 +148,6 @@ class Stages(NamedTuple):
     resized_at: int | None
 
 
-def stages_of(chain: Chain, draw: Draw) -> Stages:
-    """Those of a pipeline, for one sample.
-
-    Args:
-        chain: the pipeline.
-        draw: of the sample.
-    """
-    return Stages(lambda data, after: chain.run(data, 0, len(chain), draw, after=after), chain.resize_cut)
-
-
 def tried(data: bytes, picture: KnownPicture, stages: Stages, names: Collection[str], *, cuts: bool) -> SampleTrial:
     """Run all ops on a sample and encode it, for the measurements alone.
 
@@ -200,7 +176,8 @@ def tried(data: bytes, picture: KnownPicture, stages: Stages, names: Collection[
     def after(stage: int, value: Any) -> None:
         nonlocal last_s
         op_s.append(time.thread_time() - last_s)
-        name = next((name for name in PLAIN if encodings()[name].accepts(value)), "")
+        known = (name for name in PLAIN if name in encodings())
+        name = next((name for name in known if encodings()[name].accepts(value)), "")
         nbytes.append(_nbytes_of(value) if name else 0)
         plain.append(name)
         if stage == stages.resized_at:

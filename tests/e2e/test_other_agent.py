@@ -40,6 +40,7 @@ import importlib.metadata as metadata
 real = metadata.version
 metadata.version = lambda name: "2.0.0" if name == "torch" else real(name)
 """
+NO_TORCH = 'import sys\nfor name in ("torch", "torchvision", "timm"): sys.modules[name] = None\n'
 EARLIER = """
 import sophon_loader.wire.messages as messages
 import sophon_loader.wire.version as version
@@ -163,6 +164,34 @@ def test_an_agent_with_another_torch_is_asked_by_programs(root: Path, expected: 
                 assert "roi-jpeg" not in said and "cannot be sent" not in said
         with epochs_of_workers(root, agent.address()) as (found, report):
             assert found == expected[:2] and report["fallbacks"] == 0 and report["choices"].get("file", 0) < 16
+
+
+@needs_crop
+def test_an_agent_without_torch_is_asked_by_programs(root: Path, expected: list[Samples], tmp_path: Path) -> None:
+    """Its workers start without torch, and parts of files and crops come all the same."""
+    with agent_for(root, *NARROW, modules=modules(tmp_path, NO_TORCH)) as agent:
+        agent.ready()
+        for policy in ("auto", "resize-off", "no-off", Cropping()):
+            reports = reports_of(epochs(root, agent.address(), policy), expected)
+            assert all(report["degraded"] == 0 for report in reports)
+            taken = choices(reports)
+            if policy == "no-off":
+                assert taken == {"file"}
+            elif policy == "resize-off":
+                assert taken == {"pixels"}
+            elif isinstance(policy, Cropping):
+                assert all(report["choices"]["roi-jpeg"] > 20 for report in reports)
+            else:
+                assert taken > {"roi-jpeg"} and reports[-1]["choices"].get("file", 0) < 24
+            if policy != "no-off":
+                said = "\n".join(reports[-1]["notes"])
+                assert f"torch {software()['torch']} here and none there" in said and "pillow" not in said
+        status = agent.status()
+        command = [sys.executable, "-m", "storage_agent", "status", agent.address()]
+        shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    assert status["software"]["torch"] == status["software"]["torchvision"] == "none"
+    assert "array" not in status["encodings"] and status["refusals"] == {}
+    assert "array: not installed: torch and torchvision; no op runs" in " ".join(shown.replace("│", "").split())
 
 
 @contextlib.contextmanager

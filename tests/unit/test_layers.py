@@ -91,3 +91,11 @@ for name in {COMMANDS}:
 def test_what_a_cache_holds_is_told_without_torch(tmp_path: Path) -> None:
     code = f"from sophon_loader.cache.cache_command import main\nmain(['ls', {str(tmp_path)!r}])"
     assert "torch" not in loaded_after(code)
+
+
+NO_TORCH = "import sys\nfor name in ('torch', 'torchvision', 'timm'): sys.modules[name] = None\n"
+FOR_PROGRAMS = ["sophon_loader.encodings.registry", "storage_agent.workers.body"]
+
+
+def test_what_serves_programs_needs_no_torch() -> None:
+    loaded_after(f"{NO_TORCH}import importlib\nfor name in {FOR_PROGRAMS}: importlib.import_module(name)\n")

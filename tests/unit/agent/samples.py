@@ -21,8 +21,7 @@ from storage_agent.reading.answers import Answer
 from storage_agent.stores import Exports
 from storage_agent.stores.buckets.fetcher import Fetcher
 from storage_agent.stores.folder import Folder
-from storage_agent.workers import answering
-from storage_agent.workers.answering import BuiltPipelines, answer, prepare
+from storage_agent.workers.answering import BuiltPipelines
 
 TRANSFORM = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip(), v2.ToImage(), v2.ToDtype(torch.float32)])
 CHAIN = chain_of(TRANSFORM)
@@ -51,12 +50,12 @@ def answer_job(exports: Exports, job: Job, registration: bytes) -> Answer:
     """What a worker that has been sent the registration answers."""
     header = replace(job.fetch, digest=content_hash(registration))
     learnt = learnt_of(registration)
-    return answer(prepare(exports, replace(job, fetch=header), learnt), learnt).answer
+    return learnt.answer(learnt.prepare(exports, replace(job, fetch=header))).answer
 
 
 def register(registration: bytes) -> Answer:
     """What a worker says to a registration."""
-    return answering.register(learnt_of(registration), content_hash(registration))
+    return learnt_of(registration).register(content_hash(registration))
 
 
 def job_at(cut: int, encoding: str = "array", **changed: Any) -> Job:

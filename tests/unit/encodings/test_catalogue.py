@@ -79,6 +79,24 @@ def test_names_are_told_without_loading_any_code(tmp_path: Path) -> None:
     assert found.stdout.split() == [*encoding_names(), "packed", "bare"]
 
 
+WITHOUT_TORCH = """
+import sys
+sys.modules["torchvision"] = None
+from PIL import Image
+from sophon_loader.encodings.catalogue import encoding_names, missing
+from sophon_loader.encodings.registry import encode, encodings
+image = Image.new("L", (2, 2))
+image.info = {"exif": b"x", "dpi": (72, 72.5)}
+encoded = encode(image, "array", keep_info=True)
+print(encoded.encoding, encoded.meta["info"]["$"], tuple(encodings()) == encoding_names(), missing()["array"])
+"""
+
+
+def test_without_torch_tensors_do_not_cross_and_images_do() -> None:
+    found = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "pixels dict True not installed: torchvision; no op runs at this agent"
+
+
 # --- encodings of other packages ------------------------------------------------------------------------------
 
 

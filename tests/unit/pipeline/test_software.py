@@ -94,6 +94,11 @@ def test_what_is_nowhere_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert release_of("no such package", "no_such_module") == "none"
 
 
+def test_what_cannot_be_imported_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    assert release_of("torchvision", "torchvision") == "none"
+
+
 def test_what_maths_libraries_compute_is_compared_where_the_loader_states_it() -> None:
     chain = chain_of(v1.Compose([v1.RandomResizedCrop(24), v1.ToTensor()]))
     stated = msgpack.unpackb(registration_of(chain, software()))[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sys
 from argparse import SUPPRESS
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,16 @@ def test_a_missing_extension_is_logged_with_the_remedy(
     assert program.main(["serve", "--export", f"d={tmp_path}"]) == 0
     said = capsys.readouterr().err
     assert "JPEG files are sent whole" in said and "build it" in said and said.count("\n") == 1
+
+
+def test_missing_torch_is_logged(
+    broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    (tmp_path / "a").touch()
+    assert program.main(["serve", "--export", f"d={tmp_path}"]) == 0
+    said = capsys.readouterr().err
+    assert "no pipeline is run" in said and "not installed: torchvision" in said
 
 
 def test_settings_without_keys_must_say_so() -> None:

@@ -26,6 +26,13 @@ def test_modules_that_are_there_are_not_imported(tmp_path: Path, monkeypatch: py
             check_modules(["light_ops", name])
 
 
+def test_ops_need_torch_and_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    check_modules([])
+    with pytest.raises(ConfigError, match="got --ops json on a host without torchvision; install both, or leave"):
+        check_modules(["json"])
+
+
 def test_an_address_is_free_or_not() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

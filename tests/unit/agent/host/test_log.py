@@ -24,6 +24,7 @@ EVENTS = {
     "keys created", "keys cannot be read", "key refused", "tokens replaced", "nobody is let in",
     "loader joined", "loader left", "pipeline requested", "pipeline registered", "request refused", "connection closed",
     "reply dropped", "replies paused", "worker died", "JPEG files are sent whole", "lines left out",
+    "no pipeline is run",
     "members left out", "fetching process ended", "store away", "store back", "listing taken",
     "archives of two kinds", "archives that may not be whole", "objects without a usable ETag",
 }  # fmt: skip

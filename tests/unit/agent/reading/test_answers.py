@@ -42,12 +42,13 @@ from storage_agent.reading.answers import Answer, answer_question
 from storage_agent.stores import Exports
 from storage_agent.workers import agent_choice, answering, body, message_types
 from storage_agent.workers.agent_choice import Tried
-from storage_agent.workers.answering import BuiltPipelines, Prepared, prepare
+from storage_agent.workers.answering import BuiltPipelines, look_at, stages_of
 from storage_agent.workers.appraiser import Appraiser
 from storage_agent.workers.body import Service
 from storage_agent.workers.memory import Memory
+from storage_agent.workers.pipeline_jobs import Prepared
 from storage_agent.workers.program_choice import look_at_program, segments_of, signature_of
-from storage_agent.workers.trials import SampleTrial, look_at, stages_of, tried
+from storage_agent.workers.trials import SampleTrial, tried
 from tests.unit.agent.samples import (
     CHAIN,
     ODD,
@@ -142,7 +143,7 @@ def test_what_other_workers_have_tried_a_worker_need_not(exports: Exports) -> No
 def test_what_a_worker_has_tried_it_tells(exports: Exports, monkeypatch: pytest.MonkeyPatch) -> None:
     digest, found = content_hash(PIPELINE), [None, _trial(exports), None]
     trials = iter(found)
-    monkeypatch.setattr(body, "try_out", lambda *_: Tried(0.0, next(trials)))
+    monkeypatch.setattr(BuiltPipelines, "try_out", lambda *_: Tried(0.0, next(trials)))
     job = [message_types.JOB, *job_at(2, "pixels", digest=digest).frames()]
     said = _said_by_a_worker(exports, [message_types.LEARN, digest.encode(), PIPELINE], *[job] * len(found))
     assert sorted(word for word, *_ in said) == [*[message_types.ANSWER] * len(found), message_types.TRIED]
@@ -190,6 +191,9 @@ class _Calls:
         return self._end.sendmsg(views)
 
 
+PREPARE = BuiltPipelines.prepare
+
+
 def _calls(exports: Exports, jobs: int, monkeypatch: pytest.MonkeyPatch, expected_s: dict[int, float]) -> list[int]:
     """How many answers a worker sends by each call, of so many jobs that came together.
 
@@ -197,11 +201,11 @@ def _calls(exports: Exports, jobs: int, monkeypatch: pytest.MonkeyPatch, expecte
         expected_s: what each job will probably take, by id; others take no time.
     """
 
-    def expecting(exports: Exports, job: Job, learnt: BuiltPipelines) -> Prepared:
-        one = prepare(exports, job, learnt)
+    def expecting(learnt: BuiltPipelines, exports: Exports, job: Job) -> Prepared:
+        one = PREPARE(learnt, exports, job)
         return replace(one, choice=one.choice._replace(expected_s=expected_s.get(job.item.id, 0.0)))
 
-    monkeypatch.setattr(body, "prepare", expecting)
+    monkeypatch.setattr(BuiltPipelines, "prepare", expecting)
     digest, (ours, theirs) = content_hash(PIPELINE), socket.socketpair()
     with ours, theirs:
         broker, calls = Channel(ours), _Calls(theirs)

@@ -26,6 +26,7 @@ from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.described import Begun, begin_on_size
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.wire.messages import Offer
+from storage_agent.workers.answering import look_at, stages_of
 from storage_agent.workers.appraiser import (
     FIRST_JOBS_BETWEEN,
     KEPT_TRIALS,
@@ -37,7 +38,7 @@ from storage_agent.workers.appraiser import (
     cheapest,
     unproven,
 )
-from storage_agent.workers.trials import KnownPicture, SampleTrial, look_at, stages_of, tried
+from storage_agent.workers.trials import KnownPicture, SampleTrial, tried
 from tests.support.drawn import examples
 from tests.support.pictures import picture
 

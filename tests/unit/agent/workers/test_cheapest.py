@@ -33,12 +33,7 @@ from sophon_loader.wire.messages import CHEAPEST, Failed, Sample
 from storage_agent.jobs.jobs import Job
 from storage_agent.workers import agent_choice
 from storage_agent.workers.agent_choice import OFFERED_EVERY, OFFERED_FIRST, TRIED_FROM_CORES, Done
-from storage_agent.workers.answering import (
-    BuiltPipelines,
-    answer,
-    prepare,
-    try_out,
-)
+from storage_agent.workers.answering import BuiltPipelines
 from storage_agent.workers.appraiser import FIRST_JOBS_BETWEEN, Appraiser, LoaderPrices
 from storage_agent.workers.trials import SampleTrial
 from tests.support.drawn import examples
@@ -118,9 +113,9 @@ class Ends:
         job = self.job(case, index, **changed)
         job = Job.from_frames(*job.frames())  # as it gets there
         with isolated(GENERATORS):
-            done = answer(prepare(self.exports, job, case.learnt), case.learnt)
+            done = case.learnt.answer(case.learnt.prepare(self.exports, job))
             if trying:
-                try_out(job, done, case.learnt)
+                case.learnt.try_out(job, done)
         return done
 
 
@@ -264,7 +259,7 @@ def test_a_choice_of_the_loader_s_own_tells_nothing_and_is_not_tried(ends: Ends)
     case = fresh(ends)
     done = ends.asked(case, 1, id=0, cut=2, encoding="pixels")
     assert sample_of(done.answer).offers == [] and done.picture is None
-    assert try_out(ends.job(case, 1, cut=2, encoding="pixels"), done, case.learnt).cpu_s == 0.0
+    assert case.learnt.try_out(ends.job(case, 1, cut=2, encoding="pixels"), done).cpu_s == 0.0
 
 
 def test_seconds_and_cores_are_told(ends: Ends) -> None:
@@ -320,7 +315,7 @@ def test_a_trial_changes_nothing(ends: Ends) -> None:
     before = (done.answer.header, bytes(done.answer.payload or b""), done.data)
     job = ends.job(case, 2)
     with isolated(GENERATORS):
-        assert sum(try_out(job, done, case.learnt).cpu_s for _ in range(FIRST_JOBS_BETWEEN)) > 0
+        assert sum(case.learnt.try_out(job, done).cpu_s for _ in range(FIRST_JOBS_BETWEEN)) > 0
     assert (done.answer.header, bytes(done.answer.payload or b""), done.data) == before
     again = ends.asked(case, 2)
     assert again.answer.payload == done.answer.payload, "one trial alone decides nothing"
@@ -345,7 +340,7 @@ def test_what_the_loader_must_not_get_cut_is_not_cut_on_trial(
 
     monkeypatch.setattr(agent_choice, "tried", noted)
     for _ in range(FIRST_JOBS_BETWEEN):
-        try_out(job, done, case.learnt)
+        case.learnt.try_out(job, done)
     assert seen == [cuts]
 
 
@@ -354,7 +349,7 @@ def test_trials_become_rare(ends: Ends, pauses: list[tuple[float, float]]) -> No
     done, job = ends.asked(case, 2), ends.job(case, 2)
     pauses.clear()
     with isolated(GENERATORS):
-        took = [try_out(job, done, case.learnt).cpu_s for _ in range(UNTIL_KNOWN + 250)]
+        took = [case.learnt.try_out(job, done).cpu_s for _ in range(UNTIL_KNOWN + 250)]
     assert all(seconds > 0 for seconds in took[FIRST_JOBS_BETWEEN - 1 : UNTIL_KNOWN : FIRST_JOBS_BETWEEN])
     assert sum(seconds > 0 for seconds in took) == MIN_PROBES + 1 + 4, "after 8, 16, 32, 64 and 128 more"
     assert len(pauses) == MIN_PROBES + 5 and all(began_s < ended_s for began_s, ended_s in pauses)
@@ -365,7 +360,7 @@ def test_a_trial_is_for_other_workers_to_know_but_for_the_first(ends: Ends, paus
     case = fresh(ends)
     done, job = ends.asked(case, 2), ends.job(case, 2)
     with isolated(GENERATORS):
-        made = [one for one in (try_out(job, done, case.learnt) for _ in range(UNTIL_KNOWN)) if one.cpu_s]
+        made = [one for one in (case.learnt.try_out(job, done) for _ in range(UNTIL_KNOWN)) if one.cpu_s]
     assert [one.to_tell is not None for one in made] == [False] + [True] * (MIN_PROBES - 1)
     told = made[1].to_tell
     assert told is not None and SampleTrial.from_bytes(told.to_bytes()) == told and "webp" in told.lacking
@@ -379,7 +374,7 @@ def test_what_is_sent_is_learnt_from(ends: Ends, monkeypatch: pytest.MonkeyPatch
     done = ends.asked(ends.case("training"), 1, prices=LoaderPrices(1, 0, 0), allowed=["webp"], dry=dry)
     job = ends.job(ends.case("training"), 1)
     with isolated(GENERATORS):
-        try_out(job, done, ends.case("training").learnt)
+        ends.case("training").learnt.try_out(job, done)
     sent = [(done.picture, 2, "webp", len(done.answer.payload or b""), sample_of(done.answer).op_s[-1])]
     assert seen == ([] if dry else sent)
 
@@ -389,8 +384,8 @@ def test_an_agent_with_next_to_no_cpu_tries_nothing(ends: Ends) -> None:
     done = ends.asked(case, 2)
     few, enough = (ends.job(case, 2, per_worker=cores) for cores in (0.9 * TRIED_FROM_CORES, TRIED_FROM_CORES))
     with isolated(GENERATORS):
-        assert sum(try_out(few, done, case.learnt).cpu_s for _ in range(FIRST_JOBS_BETWEEN)) == 0.0
-        assert sum(try_out(enough, done, case.learnt).cpu_s for _ in range(FIRST_JOBS_BETWEEN)) > 0.0
+        assert sum(case.learnt.try_out(few, done).cpu_s for _ in range(FIRST_JOBS_BETWEEN)) == 0.0
+        assert sum(case.learnt.try_out(enough, done).cpu_s for _ in range(FIRST_JOBS_BETWEEN)) > 0.0
 
 
 def test_another_pipeline_is_another_matter(ends: Ends) -> None:
@@ -441,7 +436,7 @@ def test_an_op_that_fails_gives_the_file_and_a_note(ends: Ends, moody: Case) -> 
     assert (sample.cut, sample.encoding, sample.offers) == (0, "file", [])
     assert done.answer.payload == ends.exports["d"].read(ends.key(moody, 3))
     assert "the image is too dark" in sample.note and "tests.Moody" in sample.note
-    assert done.picture is None and try_out(ends.job(moody, 3), done, moody.learnt).cpu_s == 0.0
+    assert done.picture is None and moody.learnt.try_out(ends.job(moody, 3), done).cpu_s == 0.0
 
 
 def test_an_op_that_fails_on_trial_only_leaves_the_answer_as_it_is(ends: Ends, moody: Case) -> None:

@@ -32,9 +32,7 @@ from storage_agent.host.agent_settings import AgentSettings
 from storage_agent.host.channel import Channel
 from storage_agent.reading.answers import answer_file
 from storage_agent.stores import Exports
-from storage_agent.workers import answering
 from storage_agent.workers.agent_choice import Chosen
-from storage_agent.workers.answering import prepare
 from storage_agent.workers.body import main
 from tests.support.encoding_examples import difference
 from tests.unit.agent.samples import (
@@ -366,7 +364,7 @@ def test_no_op_runs_for_info_that_does_not_travel(
     notes, calls = [], []
     for _ in range(3):
         Gives.calls = 0
-        notes.append(sample_of(answering.answer(prepare(exports, job, learnt), learnt).answer).note)
+        notes.append(sample_of(learnt.answer(learnt.prepare(exports, job)).answer).note)
         calls.append(Gives.calls)
     assert calls == ([1, 1, 1] if knows else [1, 0, 0]), "the first one shows it"
     assert all(("image info must be plain data" in note) == (not knows) for note in notes)
@@ -376,7 +374,7 @@ def test_a_header_over_the_limit_gives_the_file(exports: Exports, monkeypatch: p
     monkeypatch.setattr("sophon_loader.wire.frames.MAX_HEADER_NBYTES", 1000)
     Gives.value = Image.new("RGB", (2, 2))
     Gives.value.info = {"icc_profile": bytes(1100)}
-    monkeypatch.setattr("storage_agent.workers.answering._NOTE_LIMIT", 300)
+    monkeypatch.setattr("storage_agent.workers.job_outcomes.NOTE_LIMIT", 300)
     answer = answer_job(exports, job_at(2, keep_info=True), registered_as(chain_of(Gives())))
     assert sample_of(answer).cut == 0 and "MessageTooLong" in sample_of(answer).note
     assert unpack(answer.header) == answer.message
@@ -405,8 +403,8 @@ def test_a_worker_whose_broker_has_gone_ends_quietly(
 ) -> None:
     """Another worker has said that the ops are broken before, say."""
     (tmp_path / "x.jpg").touch()
-    for name in ("signal.signal", "torch.set_num_threads", "Memory"):  # of this process
-        monkeypatch.setattr(f"storage_agent.workers.body.{name}", lambda *_: None)
+    for name in ("body.signal.signal", "answering.torch.set_num_threads", "body.Memory"):  # of this process
+        monkeypatch.setattr(f"storage_agent.workers.{name}", lambda *_: None)
     ours, theirs = socket.socketpair()
     theirs.close()
     with ours:
