@@ -210,13 +210,13 @@ def test_what_one_that_joins_later_cannot_do_is_said(root: Path, tmp_path: Path,
         batches = iter(loader)
         try:
             next(batches)
-            assert "no op runs" not in noted(loader, other)
+            assert "no op behind" not in noted(loader, other)
             other.start()
             other.ready()
 
             def said() -> bool:
                 next(batches)
-                return "no op runs at the agent" in noted(loader, other)
+                return "no op behind the last crop or resize" in noted(loader, other)
 
             until(said, "what it cannot do")
         finally:
