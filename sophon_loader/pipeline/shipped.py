@@ -71,6 +71,7 @@ class _Look:
 
 
 _LOOKS: dict[str, _Look] = {}
+_STAND_IN = "_sophon_stand_in"
 
 
 def replaced_in(module: types.ModuleType) -> Sequence[tuple[str, Any]]:
@@ -85,9 +86,27 @@ def replaced_in(module: types.ModuleType) -> Sequence[tuple[str, Any]]:
     return look.replaced
 
 
+def mark_stand_in(stand_in: Any, before: Any) -> None:
+    """Say that a function does what another one does, so that it counts as that one here.
+
+    Args:
+        stand_in: put in the other one's place for a while, by this package.
+        before: the other one.
+    """
+    if isinstance(stand_in, types.FunctionType):
+        setattr(stand_in, _STAND_IN, (stand_in, before))  # a copy of the attribute on another function says nothing
+
+
+def _stood_in_for(value: Any) -> Any:
+    """The function that a marked stand-in was put in the place of; anything else itself."""
+    mark = vars(value).get(_STAND_IN) if type(value) is types.FunctionType else None
+    return mark[1] if mark is not None and mark[0] is value else value
+
+
 def _replaced_in(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
     file = getattr(module, "__file__", None)
-    for name, value in list(vars(module).items()):
+    for name, held in list(vars(module).items()):
+        value = _stood_in_for(held)
         if _is_class_of(module, value):
             yield from _replaced_in_class(module, value, file)
         elif not _is_usual(module, name, name, value, file) and not _as_written(module, None, name, value):
@@ -114,7 +133,7 @@ def name_of(value: Any) -> str:
 
 def _replaced_in_class(module: types.ModuleType, cls: type, file: str | None) -> Iterator[tuple[str, Any]]:
     for name, held in list(vars(cls).items()):
-        value = _inner_function(held)
+        value = _stood_in_for(_inner_function(held))
         full = f"{cls.__qualname__}.{name}"
         if isinstance(held, (type, property)) or _is_usual(module, name, full, value, file):
             continue

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
+from sophon_loader.pipeline.shipped import mark_stand_in
+
 _Value = TypeVar("_Value")
 _KEPT = 8
 """Number of functions that are recognised if they are found at a name again."""
@@ -43,6 +45,7 @@ class StandIn:
         hook = next((hook for before, hook in self._made if before is now), None)
         if hook is None:
             hook = self._make(now)
+            mark_stand_in(hook, now)
             self._made.append((now, hook))
             del self._made[:-_KEPT]
         setattr(self._holder, self._name, hook)
@@ -86,9 +89,9 @@ class PerThread(Generic[_Value]):
         thread = threading.get_ident()
         outer = self._values.get(thread)
         self._values[thread] = value
-        for one in self.stand_ins:
-            one.place()
         try:
+            for one in self.stand_ins:
+                one.place()
             yield
         finally:
             if outer is not None:

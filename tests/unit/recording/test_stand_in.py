@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
+from torchvision import transforms as v1
+from torchvision.transforms import functional, v2
+
+from sophon_loader.pipeline.replaced import replaced_in_transform
+from sophon_loader.pipeline.shipped import replaced_in
+from sophon_loader.recording.containers import Containers
 from sophon_loader.recording.stand_in import StandIn
 
 
@@ -49,3 +56,24 @@ def test_what_somebody_else_puts_there_stays_and_is_called() -> None:
     hook.place()
     assert library.open([2, 3]) == -5
     assert hook.take_away() and library.open is sum
+
+
+def test_what_stands_there_for_a_while_counts_as_what_was_there() -> None:
+    """Another thread may look at a pipeline while samples of a recorded dataset are made."""
+    before = functional.to_tensor
+    with Containers().standing_in():
+        assert functional.to_tensor is not before
+        assert not [name for name, _ in replaced_in(functional) if name == "to_tensor"]
+        assert not replaced_in_transform(v1.Compose) and not replaced_in_transform(v2.Compose)
+        ours = functional.to_tensor
+
+        @wraps(ours)
+        def theirs(picture: Any) -> Any:
+            return -ours(picture)
+
+        functional.to_tensor = theirs
+        try:
+            assert [name for name, _ in replaced_in(functional) if name == "to_tensor"] == ["to_tensor"]
+        finally:
+            functional.to_tensor = ours
+    assert functional.to_tensor is before
