@@ -12,6 +12,7 @@ from PIL import Image, ImageEnhance, ImageFile, ImageOps
 
 from sophon_loader.kinds.image.deferred import Deferred, deferred
 from sophon_loader.kinds.image.fused_picture import DecodeTally
+from sophon_loader.kinds.image.selftest import trusted
 from sophon_loader.kinds.image.source import Rereads, source_of
 from sophon_loader.native import fused
 from tests.support.picture_files import file_of
@@ -31,6 +32,7 @@ def opened(rereads: Rereads | None = None) -> Deferred:
 @pytest.fixture
 def decodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Who has decoded, in turn: "C", or "Pillow" for a file that it loads."""
+    trusted()  # whose pictures are decoded when a process asks for the first time
     found: list[str] = []
     decode, load = fused.decode, ImageFile.ImageFile.load
 
