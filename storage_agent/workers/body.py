@@ -206,9 +206,9 @@ class Service:
                 return False
         return True
 
-    def _look_at(self, jobs: deque[Job]) -> list[Prepared | CheckedProgram]:
+    def _look_at(self, jobs: deque[Job]) -> list[Prepared]:
         """Take the next jobs, and see what they are."""
-        looked: list[Prepared | CheckedProgram] = []
+        looked: list[Prepared] = []
         until_s, nbytes = time.monotonic() + HOLD_S, 0
         while jobs and len(looked) < MAX_TOGETHER and nbytes < MAX_READ_NBYTES:
             job = jobs.popleft()
@@ -221,7 +221,7 @@ class Service:
                 break
         return looked
 
-    def _answer(self, looked: list[Prepared | CheckedProgram]) -> list[tuple[Job, Done]]:
+    def _answer(self, looked: list[Prepared]) -> list[tuple[Job, Done]]:
         """Answer jobs that have been looked at. An answer is held while the next is expected to come in time."""
         done: list[tuple[Job, Done]] = []
         held_nbytes, until_s = 0, math.inf

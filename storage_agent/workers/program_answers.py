@@ -30,8 +30,8 @@ from storage_agent.reading.answers import Answer, FileRead, file_answer, read_fi
 from storage_agent.stores import Exports
 from storage_agent.workers.agent_choice import Chosen, Done, cuts_the_file, told_of
 from storage_agent.workers.job_outcomes import encoded_at, note_of
+from storage_agent.workers.pipeline_jobs import Prepared
 from storage_agent.workers.program_choice import LAST_MADE, ProgramAppraisers, choose_for_program, look_at_program
-from storage_agent.workers.trials import KnownPicture
 
 MAX_WORK = 2e10
 """Multiplications of one program. A photo of 64 million pixels that is resized to half of its side takes 1.2e9."""
@@ -41,38 +41,14 @@ _pixels_by = cache(pixels_by)  # nothing in a worker changes it once the modules
 
 
 @dataclass(frozen=True)
-class CheckedProgram:
-    """A job whose program has been checked and whose file has been read.
+class CheckedProgram(Prepared):
+    """A job whose program has been checked and whose file has been read; its cuts are segments.
 
     Args:
-        job: with a `ProgramItem`.
-        program: unpacked.
-        read: the file, or why there is no answer but this.
-        choice: the cut, a segment, and the encoding.
-        picture: what has been told of the file, if the choice is left to this worker.
-        error: what went wrong with looking or choosing; the file goes out then.
-        looked_s: how long that took.
-        ready_s: when all this was done, by this host's monotonic clock.
+        program: unpacked; None for one that is refused.
     """
 
-    job: Job
-    program: Program | None
-    read: FileRead | Answer
-    choice: Chosen
-    picture: KnownPicture | None = None
-    error: Exception | None = None
-    looked_s: float = 0.0
-    ready_s: float = 0.0
-
-    @property
-    def nbytes(self) -> int:
-        """Of the file that is kept until the job is answered."""
-        return len(self.read.data) if isinstance(self.read, FileRead) else 0
-
-    @property
-    def expected_s(self) -> float:
-        """CPU seconds that it will probably take."""
-        return self.choice.expected_s
+    program: Program | None = None
 
 
 def limits_of(settings: AgentSettings) -> Limits:
@@ -119,11 +95,11 @@ def check_program(exports: Exports, job: Job, limits: Limits, appraisers: Progra
             picture = look_at_program(read.data, program)
             choice = choose_for_program(job, appraisers, picture)
     except ProgramRefused as refused:
-        return CheckedProgram(job, None, refuse(refused, [item.id]), choice)
+        return CheckedProgram(job, refuse(refused, [item.id]), choice)
     except Exception as failed:  # a damaged file, or an encoding of somebody else's
         error = failed
     now_s = time.monotonic()
-    return CheckedProgram(job, program, read, choice, picture, error, now_s - since_s, now_s)
+    return CheckedProgram(job, read, choice, picture, error, now_s - since_s, now_s, program)
 
 
 def answer_program(checked: CheckedProgram) -> Done:
