@@ -41,10 +41,10 @@ $(VENV)/.built: $(VENV)/.installed $(wildcard sophon_loader/native/*.[ch])
 	@touch $@
 
 # `lint` takes one core, so it runs beside the tests, and says in one piece what it has to say.
-# Tests marked `alone` judge by measured times, which a machine that stops for a moment changes: such a one may run again.
+# Tests marked `alone` judge by measured times, which a machine that stops for a moment changes. What fails runs again.
 test: $(VENV)/.built
 	$(MAKE) --no-print-directory --jobs 2 lint-beside tests
-	$(PYTEST) -m "alone and not long" --reruns 1 $(WHOLE)
+	$(PYTEST) -m "alone and not long" $(WHOLE) || $(PYTEST) -m "alone and not long" --last-failed $(WHOLE)
 
 lint-beside: $(VENV)/.built
 	@said=$$($(MAKE) --no-print-directory lint 2>&1); status=$$?; echo "$$said"; exit $$status
