@@ -34,7 +34,7 @@ from sophon_loader.run.headspace import Headspace, measured_headspace
 from sophon_loader.run.loader_use import watched
 from sophon_loader.run.measured_pass import measured_pass
 from sophon_loader.run.parts import Parts
-from sophon_loader.run.plain_loader import end_plain_workers, plain_batches
+from sophon_loader.run.plain_loader import ObservedPlain, end_plain_workers, plain_batches
 from sophon_loader.run.progress import with_progress
 from sophon_loader.run.torch_loader import TorchLoader
 from sophon_loader.run.workforce import AutoWorkers, asked_for
@@ -293,11 +293,16 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         if not keep:  # workers that go on have the dataset as it was when they started, as in DataLoader
             self._parts.follow(self, order)
         self._place.settle_numbers(self._parts.numbers)
+        alone = not self._place.of_all_ranks
         if self._engine is None:
             self._inner = None
             self._parts.log_plain()
             with self._parts.recorded(self, self._place):
-                return plain_batches(self, self.iterate_plainly, self._place, self._settings, in_turn=self._in_turn)
+                asking = self._parts.asking
+                if asking is not None:
+                    epoch = asking.begin(order.epoch, self._lag, share=order.share_of(asking.samples), alone=alone)
+                plain = plain_batches(self, self.iterate_plainly, self._place, self._settings, in_turn=self._in_turn)
+                return plain if asking is None else ObservedPlain(asking, epoch, plain, order.length)
         if not keep:
             seed = Seed(self._place.drawn_seed())
             unasked = (persist and workforce is not None) or self._place.persisting
@@ -306,7 +311,6 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             self._inner = TorchLoader(self, self._engine, seed, order, unasked=unasked, needs_agent=measuring)
         assert self._inner is not None
         share = order.share_of(len(self._engine.data))
-        alone = not self._place.of_all_ranks
         epoch = self._engine.begin(order.epoch, self._lag, measuring=measuring, share=share, alone=alone)
         self._use.begun(self._settings, self._engine, epoch.account)
         if self._settings.options.metrics_port is not None:

@@ -101,6 +101,8 @@ class Offloadable:
             to spawned workers.
         outermost: the class of the user's dataset.
         whole: the dataset itself, which does not travel either.
+        by_programs: True if these are some files of a dataset of any class (`opened_files.py`), whose pictures are
+            asked for by programs alone.
     """
 
     sources: tuple[Source, ...]
@@ -109,6 +111,7 @@ class Offloadable:
     owners: tuple[Any, ...]
     outermost: type = object
     whole: Any = None
+    by_programs: bool = False
 
     def __len__(self) -> int:
         return len(self.row_of)

@@ -160,9 +160,11 @@ class Handshake:
                 many = _looked_for(self._connection, self._data, address, options, _PROBED_OF_SEVERAL)
                 self._locations, looked_for = many
             looked_for = looked_for.of_those_there(terms)
+        elif self._data.by_programs and looked_for.some_the_same:
+            looked_for = looked_for.of_those_there(terms)  # others may be of another folder
         _check_files(looked_for, terms, self._connection)
         self._give(options.connect_timeout_s + BUILD_S)
-        if draws_alike:
+        if draws_alike and not self._data.by_programs:
             self._connection.begin_to_register(terms.registrations[0])
         else:
             self._known = [NOT_ASKED for _ in self._chains]
@@ -197,6 +199,8 @@ class Handshake:
 
     def _agreement(self, welcome: Welcome) -> Agreement:
         terms, known = self._terms, tuple(self._known)
+        if self._data.by_programs:
+            return self._agreement_on_files(welcome)
         by_program = [0 for _ in self._chains]
         if self._takes_programs and PIXELS.isdisjoint(self._differ):
             by_program = [chain.shrinks_until for chain in self._chains]
@@ -214,6 +218,28 @@ class Handshake:
         further = any(ops < program for ops, program in zip(known, by_program, strict=True))
         terms = replace(terms, known=known, by_programs=self._takes_programs and further)
         return Agreement(terms, self._locations, reach, welcome.cores, terms.allowed, tuple(notes), str(terms.address))
+
+    def _agreement_on_files(self, welcome: Welcome) -> Agreement:
+        """As `_agreement`, for a dataset of any class: its first source is asked for without metadata of pictures, the
+        second with it."""
+        takes, alike = self._takes_programs, PIXELS.isdisjoint(self._differ)
+        notes = notes_on_openers()
+        if not takes:
+            notes.append("the agent is of an earlier release and sends files alone; install this one there")
+        elif not alike:
+            notes.append(
+                "the agent sends files and parts of files, because its Pillow makes other pixels than this one"
+            )
+        terms = replace(
+            self._terms,
+            registrations=tuple(b"" for _ in self._chains),
+            keep_info=tuple(number > 0 for number, _ in enumerate(self._chains)),
+            known=tuple(NOT_ASKED for _ in self._chains),
+            by_programs=takes,
+        )
+        reach = tuple(int(takes) for _ in self._chains)
+        address = str(terms.address)
+        return Agreement(terms, self._locations, reach, welcome.cores, terms.allowed, tuple(notes), address)
 
     def close(self) -> None:
         """Close the connection."""

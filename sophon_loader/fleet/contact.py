@@ -86,7 +86,7 @@ class Contact:
         self, data: Offloadable, settings: Settings, where: Address | None = None, *, is_one_of_several: bool = False
     ) -> None:
         self._data = data
-        self.samples = len(data) if is_one_of_several else 0
+        self.samples = len(data) if is_one_of_several and not data.by_programs else 0
         self._settings = settings
         self.where = chosen = where or settings.agent or next(iter(own_addresses(data)), None)
         self.agent = (

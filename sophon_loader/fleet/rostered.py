@@ -143,7 +143,8 @@ class Rostered(Contacts):
         if self._places:
             self._places = SharedRoute.all_for_workers(self._places, processes, terms)
         else:
-            self._places = SharedRoute.several(MAX_AGENTS, processes, terms, len(self._data))
+            samples = 0 if self._data.by_programs else len(self._data)
+            self._places = SharedRoute.several(MAX_AGENTS, processes, terms, samples)
         self._instances.clear()
         for one in list(self._each):
             if one.why_alone:

@@ -8,15 +8,17 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any
+from typing import Any, Protocol
 
 from PIL import Image
 
 from sophon_loader.errors import must_leave
 from sophon_loader.host.regular import read_to_end
 from sophon_loader.kinds.image.deferred import Deferred
+from sophon_loader.kinds.image.far_picture import Supplier
 from sophon_loader.kinds.image.fused_picture import DecodeTally, check
-from sophon_loader.kinds.image.opened import opened_image
+from sophon_loader.kinds.image.header import Header
+from sophon_loader.kinds.image.opened import opened_far, opened_image
 from sophon_loader.kinds.image.opening import pillow_open
 from sophon_loader.kinds.image.source import PictureFile, Rereads
 from sophon_loader.native import fused
@@ -24,6 +26,7 @@ from sophon_loader.recording.containers import Containers
 from sophon_loader.recording.look_place import look_place
 from sophon_loader.recording.picture_counts import (
     DAMAGED,
+    FAR,
     OURS,
     PILLOW,
     WHOLE,
@@ -38,6 +41,23 @@ MAX_FILE_NBYTES = 64 << 20
 """Maximum size of a file, in bytes. Larger ones are left to Pillow, which need not keep all of them in memory."""
 
 
+class Elsewhere(Protocol):
+    """Files that lie at an agent, of which only what samples read is to come here."""
+
+    def header_of(self, path: str) -> tuple[Header, int, Supplier] | None:
+        """Return a file's header, its size in bytes, and the supplier of its picture.
+
+        Args:
+            path: as the user's code gives it.
+
+        Returns:
+            None for a file that has to be opened here.
+        """
+
+    def opened_here(self, nbytes: int) -> None:
+        """Note that a picture's whole file, of `nbytes`, was read here."""
+
+
 class Opener:
     """Defers the pictures that one thread opens by `PIL.Image.open`; Pillow opens all other files.
 
@@ -46,6 +66,7 @@ class Opener:
 
     Args:
         counts: each picture is added to them when it is decoded, maybe after its sample; None to count none.
+        elsewhere: where files are looked for first; None to read all of them here.
 
     Example:
         >>> opener = Opener()
@@ -55,15 +76,16 @@ class Opener:
         False
     """
 
-    def __init__(self, counts: WorkerCounts | None = None) -> None:
+    def __init__(self, counts: WorkerCounts | None = None, elsewhere: Elsewhere | None = None) -> None:
         self._rereads = Rereads()
+        self._elsewhere = elsewhere
         self._counts = PictureCounts(workers=1).of(0) if counts is None else counts
         self._containers = Containers()
 
     @contextmanager
     def opening(self) -> Iterator[Pictures]:
         """Within the block, in this thread, `PIL.Image.open` defers, and containers take deferred images to tensors."""
-        pictures = Pictures(self._rereads, self._counts)
+        pictures = Pictures(self._rereads, self._counts, self._elsewhere)
         with _PICTURES.within(pictures), self._containers.standing_in():
             try:
                 yield pictures
@@ -76,21 +98,18 @@ class Pictures:
 
     Args:
         rereads: of the process; a picture that is read twice informs the next ones.
-        counts: see `Opener`.
+        counts, elsewhere: see `Opener`.
     """
 
-    def __init__(self, rereads: Rereads, counts: WorkerCounts) -> None:
+    def __init__(self, rereads: Rereads, counts: WorkerCounts, elsewhere: Elsewhere | None = None) -> None:
         self._rereads = rereads
+        self._elsewhere = elsewhere
         self._counts = counts
         self._deferred: list[_CountedTally] = []
 
     def opened(self, path: Any) -> Image.Image | None:
         """Return the image of a path or a file object, without its pixels; None if Pillow is to open it."""
-        found = _bytes_of(path)
-        if found is None:
-            return None
-        data, name, file = found
-        image = opened_image(data, name, file)
+        image = self._far(path) or self._here(path)
         if not isinstance(image, Deferred):
             return None
         source = image._node.source
@@ -98,6 +117,32 @@ class Pictures:
         source.rereads = self._rereads
         self._deferred.append(tally)
         return image
+
+    def _far(self, path: Any) -> Image.Image | None:
+        """Return the image of a file that lies elsewhere, without its pixels; None if it is to be read here."""
+        if self._elsewhere is None:
+            return None
+        is_file = type(path) is io.BufferedReader
+        name = path.name if is_file else os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+        found = self._elsewhere.header_of(name) if isinstance(name, str) else None
+        if found is None:
+            return None
+        header, nbytes, supplier = found
+        if is_file:
+            if os.fstat(path.fileno()).st_size != nbytes:  # another file took its place
+                return None
+            path.seek(0)
+        return opened_far(header, nbytes, supplier, name, path if is_file else None)
+
+    def _here(self, path: Any) -> Image.Image | None:
+        """Return the image of a file that is read here, without its pixels; None if Pillow is to open it."""
+        found = _bytes_of(path)
+        if found is None:
+            return None
+        data, name, file = found
+        if self._elsewhere is not None and name:
+            self._elsewhere.opened_here(len(data))
+        return opened_image(data, name, file)
 
     def left_to_pillow(self, opened: Image.Image) -> None:
         """Note a picture that is not deferred."""
@@ -166,6 +211,12 @@ class _CountedTally(DecodeTally):
         if not self._counted_as:
             self._counted_as = (OURS,) if ours else (PILLOW, "" if opened is None else kind_of(opened))
             self._counts.add(*self._counted_as)
+
+    def made_far(self) -> None:
+        """See `DecodeTally.made_far`."""
+        if not self._counted_as:
+            self._counted_as = (FAR,)
+            self._counts.add(FAR)
 
     def take_back(self) -> None:
         """Note that Pillow decodes the picture once more."""

@@ -11,16 +11,18 @@ from PIL import Image
 
 from sophon_loader.host.shared import SharedArray, SharedNotes
 
-OURS, PILLOW, WHOLE = "ours", "pillow", "whole"
-"""Sorts of counts: pictures decoded by our C; by Pillow, of each kind of file; needed whole, at each place."""
+OURS, PILLOW, WHOLE, FAR = "ours", "pillow", "whole", "far"
+"""Sorts of counts: pictures decoded by our C; by Pillow, of each kind of file; needed whole, at each place; decoded
+at an agent."""
 MOST = 48
 """Maximum number of kinds and places per worker; later ones are counted under the name "" of their sort."""
 DAMAGED = "of samples with a damaged file"
 """Kind of the pictures of samples that were made again without us."""
 _NOTE_NBYTES = 512
-_FIRST = [(OURS,), (PILLOW, ""), (WHOLE,)]
+_FIRST = [(OURS,), (PILLOW, ""), (WHOLE,), (FAR,)]
 Counted = tuple[str, ...]
-"""`(OURS,)`; `(PILLOW, kind)`; `(WHOLE, file, line, function, library's function)`, or `(WHOLE,)` for any place."""
+"""`(OURS,)`; `(FAR,)`; `(PILLOW, kind)`; `(WHOLE, file, line, function, library's function)`, or `(WHOLE,)` for any
+place."""
 
 
 class PictureCounts:

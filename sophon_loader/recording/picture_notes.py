@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from sophon_loader.figures import counted, percent
-from sophon_loader.recording.picture_counts import OURS, PILLOW, WHOLE, Counted
+from sophon_loader.recording.picture_counts import FAR, OURS, PILLOW, WHOLE, Counted
 
 _MOST_KINDS = 4
 _LINE_LENGTH = 60
@@ -34,7 +34,12 @@ def picture_notes(found: Mapping[Counted, int]) -> list[str]:
     Args:
         found: see `PictureCounts.found`.
     """
-    return [text for text in (_share(found), _too_early(found)) if text]
+    return [text for text in (_decoded_far(found), _share(found), _too_early(found)) if text]
+
+
+def _decoded_far(found: Mapping[Counted, int]) -> str:
+    far = found.get((FAR,), 0)
+    return f"{counted(far, 'picture')} {'was' if far == 1 else 'were'} decoded at the agent" if far else ""
 
 
 def _share(found: Mapping[Counted, int]) -> str:

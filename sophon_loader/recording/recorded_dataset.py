@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from torch.utils.data import Dataset, StackDataset, Subset, get_worker_info
 
 from sophon_loader.errors import must_leave
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, GeneratorStates, op_seed, preserved, seed_generators
-from sophon_loader.recording.opener import Opener, can_defer
+from sophon_loader.recording.opener import Elsewhere, Opener, can_defer
 from sophon_loader.recording.picture_counts import PictureCounts
 
 
@@ -27,6 +27,16 @@ class Streamed(NamedTuple):
     draw: Draw
 
 
+class AskedAgents(Elsewhere, Protocol):
+    """Agents, asked by one process while it makes samples."""
+
+    def begin(self) -> None:
+        """A sample begins, or a batch that the dataset makes in one call."""
+
+    def end(self) -> None:
+        """It has been made, or has failed."""
+
+
 class RecordedDataset(Dataset[Any]):
     """The dataset that workers read instead of the user's. Each sample runs once, in the worker's order.
 
@@ -40,9 +50,13 @@ class RecordedDataset(Dataset[Any]):
         dataset: the user's; samples are made by its own `__getitem__` or `__getitems__`.
         counts: of pictures; each process adds to its own.
         defers: False to leave all pictures to Pillow.
+        agents: of which pictures are asked first; None to read all files here.
     """
 
-    def __init__(self, dataset: Any, counts: PictureCounts, *, defers: bool = True) -> None:
+    def __init__(
+        self, dataset: Any, counts: PictureCounts, *, defers: bool = True, agents: AskedAgents | None = None
+    ) -> None:
+        self._agents = agents
         self.dataset = dataset
         self._may_defer = defers
         self._counts = counts
@@ -74,12 +88,21 @@ class RecordedDataset(Dataset[Any]):
     def _made(self, make: Callable[[], Any]) -> Any:
         if self._defers is None:
             worker = get_worker_info()
-            self._opener = Opener(self._counts.of(0 if worker is None else worker.id))
+            self._opener = Opener(self._counts.of(0 if worker is None else worker.id), self._agents)
             self._defers = self._may_defer and can_defer()
         if not self._defers or self._opener is None:
             return make()
+        if self._agents is None:
+            return self._recorded(make, self._opener)
+        self._agents.begin()
+        try:
+            return self._recorded(make, self._opener)
+        finally:
+            self._agents.end()
+
+    def _recorded(self, make: Callable[[], Any], opener: Opener) -> Any:
         before = GeneratorStates(GENERATORS)
-        with self._opener.opening() as pictures:
+        with opener.opening() as pictures:
             try:
                 found = make()
             except BaseException as error:

@@ -44,7 +44,6 @@ from sophon_loader.run.exporting import CountedEpochs
 from sophon_loader.run.outcome import LEFT, NO_EPOCH, circumstances, why_nothing
 from sophon_loader.run.run import Run
 from sophon_loader.settings import Settings
-from sophon_loader.workers.dataset import OffloadedDataset
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ class Engine:
         self._run: Run | None = None
         self._processes, self._statistics, self._memory = 1, Statistics(1, encoding_names()), BatchMemory(1)
         self._slots: Slots | None = None
-        self._dataset: OffloadedDataset | None = None
+        self._dataset: Any = None
         self._epoch: Epoch | None = None
         self._iterations = 0
         self.counted = CountedEpochs()
@@ -87,8 +86,8 @@ class Engine:
         processes: int = 1,
         *,
         needed: bool = False,
-    ) -> OffloadedDataset:
-        """Return the dataset for the workers from now on; agrees with the agent if that has not been done.
+    ) -> Any:
+        """Return what workers are given from now on (`_dataset_of`); agree with the agent if that has not been done.
 
         Called before every epoch that starts new workers; does nothing while the transforms stay the same.
 
@@ -125,7 +124,12 @@ class Engine:
         reused, plain = self._settings.options.reuse_batch_memory, run.split.arrange is None
         in_batches = reused and plain and run.split.collate_fn is default_collate
         self._slots = Slots(self._memory) if in_batches else None
-        self._dataset = run.dataset(
+        self._dataset = self._dataset_of(run)
+        return self._dataset
+
+    def _dataset_of(self, run: Run) -> Any:
+        """Return what workers of a run are given: an `OffloadedDataset`, or something else in a subclass."""
+        return run.dataset(
             None if self._steering is None else self._steering.shared,
             self._statistics,
             self._contact.routes,
@@ -134,10 +138,14 @@ class Engine:
             slots=self._slots,
             cache=self._cache,
         )
-        return self._dataset
+
+    @property
+    def samples(self) -> int:
+        """Number of samples in the dataset."""
+        return len(self.data)
 
     def _live_plan(self, run: Run) -> LivePlan | None:
-        samples, before, agent = len(self.data), self._live, self._contact.agent
+        samples, before, agent = self.samples, self._live, self._contact.agent
         if not self._contact.asked:
             return None
         admitted = 0.0 if self._cache is None else self._cache.share
@@ -333,7 +341,7 @@ class Engine:
         run, profiler, steering = self.run, self.run.profiler, self._steering
         self._iterations += 1
         account = Account(self._settings.policy.name, number, LEFT, run.notes(self._contact.note))
-        self._epoch = epoch = Epoch(self._iterations, account, pass_length=len(self.data), measuring=measuring, lag=lag)
+        self._epoch = epoch = Epoch(self._iterations, account, pass_length=self.samples, measuring=measuring, lag=lag)
         self.counted.begin(account)
         epoch.share = share
         self._statistics.said.begin()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from sophon_loader.datasets.look import look, same_look
+from sophon_loader.datasets.opened_files import opened_files
 from sophon_loader.datasets.protocol import NotOffloadable
 from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.epoch.epoch import Epoch, Observer
@@ -25,8 +27,9 @@ from sophon_loader.run.comparison import unlike_its_parts
 from sophon_loader.run.engine import Engine
 from sophon_loader.run.epoch_log import LoggedEpoch, log_report
 from sophon_loader.run.outcome import NO_AGENT
+from sophon_loader.run.recorded_engine import RecordedEngine, why_no_agent
 from sophon_loader.run.recording import Recording, StreamedOrder
-from sophon_loader.run.recording_trial import NO_PICTURES, why_not_recorded
+from sophon_loader.run.recording_trial import NO_PICTURES, tried_to_record
 from sophon_loader.run.trial_process import NotTried
 from sophon_loader.run.workforce import AutoWorkers, own_cores
 from sophon_loader.settings import Settings
@@ -55,6 +58,7 @@ class Parts:
         self._plain_report = Report(settings.policy.name)
         self._recording: Recording | None = None
         self._tried_to_record = False
+        self._owed_warning = ""
         self._take_apart(loader, warn=warn)
 
     def _take_apart(self, loader: DataLoader[Any], *, warn: bool = True) -> None:
@@ -90,8 +94,20 @@ class Parts:
             notes=(f"runs as a plain DataLoader: {why}", *untouched),
         )
         log.info(log_line("plain DataLoader", reason=why))
-        if warn and self._settings.agent is not None:
-            warn_user(f"Nothing is offloaded: {why}.")
+        self._owed_warning = f"Nothing is offloaded: {why}." if warn and self._settings.agent is not None else ""
+        if not (self._may_record and not why_no_agent(self._settings)):
+            self._warn()
+
+    def _warn(self) -> None:
+        """Warn a user who gave an agent that is of no use, once."""
+        owed, self._owed_warning = self._owed_warning, ""
+        if owed:
+            warn_user(owed)
+
+    @property
+    def _may_record(self) -> bool:
+        """True if the options let pictures of a dataset of any class be deferred."""
+        return self._settings.options.record and self._settings.options.fused
 
     def follow(self, loader: DataLoader[Any], order: Order) -> None:
         """Check that the dataset still is the one that was taken apart, and gives the same as its parts.
@@ -118,18 +134,39 @@ class Parts:
             self._try_to_record(loader, order)
 
     def _try_to_record(self, loader: DataLoader[Any], order: Order) -> None:
-        """Check once if pictures that the dataset opens can be deferred."""
+        """Check once if pictures that the dataset opens can be deferred, and asked of the agent."""
         options = self._settings.options
-        if self._tried_to_record or not (options.record and options.fused):
+        if self._tried_to_record or not self._may_record:
+            self._warn()
             return
         self._tried_to_record = True
-        why_not = why_not_recorded(loader, order)
+        why_not, files = tried_to_record(loader, order)
         if not why_not:
-            self._recording = Recording(reuse_memory=options.reuse_batch_memory)
+            engine = self._engine_for(files, loader.dataset)
+            self._recording = Recording(reuse_memory=options.reuse_batch_memory, engine=engine)
+        if self.asking is not None:
+            self._owed_warning = ""
+        self._warn()
         log.info(log_line("dataset of a class of its own", recorded=not why_not, reason=why_not))
         self._why_not_recorded = why_not
         if why_not not in ("", NO_PICTURES):
             self._plain_report = replace(self._plain_report, notes=(*self._plain_report.notes, _undeferred(why_not)))
+
+    def _engine_for(self, files: Sequence[str], dataset: Any) -> RecordedEngine | None:
+        """Return what asks the agent for pictures; None without an agent, or if it is of no use."""
+        settings = self._settings
+        if settings.agent is None or why_no_agent(settings):
+            return None
+        data = opened_files(files, dataset)
+        if data is None:
+            return None
+        samples = len(dataset) if hasattr(dataset, "__len__") else 0
+        return RecordedEngine(data, replace(settings, tail=None), samples)
+
+    @property
+    def asking(self) -> RecordedEngine | None:
+        """What asks an agent for the pictures of a dataset of any class; None if nothing does."""
+        return None if self._recording is None else self._recording.engine
 
     @property
     def numbers(self) -> Numbers:
@@ -204,6 +241,9 @@ class Parts:
         """Begin with a new engine in a forked copy of the process: all that runs is the parent's."""
         if self.engine is not None:
             self.engine = Engine(self.engine.data, self._settings)
+        if self._recording is not None and self._recording.engine is not None:
+            asking = self._recording.engine
+            self._recording.engine = RecordedEngine(asking.data, replace(self._settings, tail=None), asking.samples)
 
 
 def _undeferred(why: str) -> str:

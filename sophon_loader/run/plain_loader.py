@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from sophon_loader.device.prefetch import ahead
-from sophon_loader.epoch.epoch import AsMade
+from sophon_loader.epoch.epoch import AsMade, Epoch, EpochIterator, Observer
 from sophon_loader.order.dataset_copies import BatchesWithStates
 from sophon_loader.order.loader_state import LoaderState
 from sophon_loader.order.order import Order
@@ -67,6 +67,8 @@ class PlainIterator(Around):
         self._reading = order.newest
         self._told = told
         self._alone = isinstance(batches, _SingleProcessDataLoaderIter)  # one batch is made at a time, when it is due
+        self._size = 0
+        self.ended = False
 
     @untraced
     def __next__(self) -> Any:
@@ -85,6 +87,30 @@ class PlainIterator(Around):
         return batch
 
     def _batch_passed(self) -> None:
-        self._reading.passed()
+        self._size = self._reading.passed()
         if self._told is not None:
             self._told.passed()
+
+    def passed(self) -> int:
+        """Return the size of the newest batch in samples, as `Reading.passed` does."""
+        return self._size
+
+
+class ObservedPlain(Around):
+    """A `PlainIterator` of an epoch that an engine observes, because an agent makes some of its pictures.
+
+    Args:
+        observer: the engine.
+        epoch: that it has begun.
+        batches: of the epoch.
+        length: in batches; None if not known.
+    """
+
+    def __init__(self, observer: Observer, epoch: Epoch, batches: PlainIterator, length: int | None) -> None:
+        super().__init__(batches)
+        epoch.reading = batches  # type: ignore[assignment]  # all that an epoch in turn asks of a reading
+        self._observed = EpochIterator(observer, epoch, batches, length, None)
+
+    @untraced
+    def __next__(self) -> Any:
+        return next(self._observed)

@@ -23,6 +23,7 @@ from sophon_loader.recording.picture_counts import Counted, PictureCounts
 from sophon_loader.recording.picture_notes import decoded_pictures, decoded_share, picture_notes
 from sophon_loader.recording.recorded_dataset import RecordedDataset, ShownDataset, Streamed
 from sophon_loader.report.report import Report
+from sophon_loader.run.recorded_engine import RecordedEngine
 from sophon_loader.run.ticket_sampler import Occurrences
 
 
@@ -32,14 +33,17 @@ class Recording:
     Args:
         reuse_memory: True to put batches of torch's own collation in shared memory that is used again.
         defers: False to leave the pictures to Pillow, and only provide the order.
+        engine: asks an agent for the pictures; None without one.
 
     Attributes:
+        engine: see there.
         defers: see there.
         order: read by torch's loader while it starts an epoch in which each sample has its own stream of random
             numbers; None to read the user's samplers.
     """
 
-    def __init__(self, *, reuse_memory: bool, defers: bool = True) -> None:
+    def __init__(self, *, reuse_memory: bool, defers: bool = True, engine: RecordedEngine | None = None) -> None:
+        self.engine = engine
         self.defers = defers
         self.order: StreamedOrder | None = None
         self._reuse_memory = reuse_memory
@@ -62,8 +66,11 @@ class Recording:
         self._before = self._counts.found()
         if self.defers:
             read_library()
+        agents = None
+        if self.engine is not None:
+            agents = self.engine.prepare(Seed(0), collate_fn, max(1, loader.num_workers))
         known = loader.__dict__  # since DataLoader forbids assignments to its dataset
-        known["dataset"] = RecordedDataset(dataset, self._counts, defers=self.defers)
+        known["dataset"] = RecordedDataset(dataset, self._counts, defers=self.defers, agents=agents)
         known["worker_init_fn"] = ShownDataset(init)
         if self._reuse_memory and collate_fn is default_collate and loader.num_workers:
             known["collate_fn"] = Collate(default_collate, self._memory)
@@ -75,8 +82,10 @@ class Recording:
             known["dataset"], known["worker_init_fn"], known["collate_fn"] = dataset, init, collate_fn
 
     def close(self) -> None:
-        """Free the memory of batches that are no longer referenced."""
+        """Free the memory of batches that are no longer referenced, and leave the agent."""
         self._memory.forget_ended()
+        if self.engine is not None:
+            self.engine.close()
 
     def notes(self) -> list[str]:
         """Return sentences on the epoch's pictures."""
@@ -87,6 +96,11 @@ class Recording:
         `unfused` the others."""
         found = self._found()
         ours, pillow = decoded_pictures(found)
+        if self.engine is not None:
+            asked = self.engine.report()
+            totals = replace(asked.totals, fused=ours, unfused=pillow)
+            why = f"samples are made by the dataset's own code: {report.why_not}"
+            return replace(asked, totals=totals, notes=(*asked.notes, why, *self.notes()))
         share = f"; {decoded_share(found)}" if ours + pillow else ""
         return replace(
             report,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,26 +39,44 @@ BOUND_BEFORE = (
     "its first samples open pictures by a name that was bound before, as by `from PIL.Image import open`; call "
     "PIL.Image.open inside the sample"
 )
+MOST_FILES, _PATH_NBYTES = 12, 200
+"""Number of files by which an agent is looked for, and size of a path; all must fit the answer of a copy."""
 _SEED = 20241127
 _DEEPEST = 8
 _MOST_KINDS = 4
 
 
-def why_not_recorded(loader: DataLoader[Any], order: Order) -> str:
-    """Return the reason why no picture of a dataset is deferred, in words that end a sentence; "" if its pictures may
-    be.
+class RecordingTrial(NamedTuple):
+    """What the first samples of a dataset have shown.
 
-    `NO_PICTURES` depends on the dataset alone, and neither on this host nor on time, as the other reasons may.
+    Args:
+        why_not: reason why no picture is deferred, in words that end a sentence; "" if pictures may be. `NO_PICTURES`
+            depends on the dataset alone, and neither on this host nor on time, as the other reasons may.
+        files: absolute paths of some files that they have opened as pictures.
+    """
+
+    why_not: str
+    files: tuple[str, ...] = ()
+
+
+def tried_to_record(loader: DataLoader[Any], order: Order) -> RecordingTrial:
+    """Return what the first samples of a dataset show.
 
     Args:
         loader: the user's.
         order: of its samplers.
     """
+    files: list[str] = []
+    return RecordingTrial(_why_not_recorded(loader, order, files), tuple(files))
+
+
+def _why_not_recorded(loader: DataLoader[Any], order: Order, files: list[str]) -> str:
     try:
         if not can_defer():
             opened = _tried(loader, order, defer=False)["opened"]
             return "our C is not used in this process" if opened else NO_PICTURES
         recorded = _tried(loader, order, defer=True)  # first: what opens no picture is seen at one sample
+        files += recorded["files"]
         if not recorded["deferred"]:
             return _why_none(recorded["left"], opened=recorded["opened"])
         plain = _tried(loader, order, defer=False)
@@ -105,13 +124,13 @@ def _looked_at(loader: DataLoader[Any], order: Order, *, defer: bool) -> dict[st
     else:
         makes = [lambda index=index: dataset[index] for index in indices]  # type: ignore[misc]
     values, kinds, deferred = hashlib.sha256(), hashlib.sha256(), 0
-    counts, opened = PictureCounts(workers=1), [0]
+    counts, opened, files = PictureCounts(workers=1), [0], _Files()
     _count_opened(opened)
     begun_s = time.monotonic()
     for make in makes:
         if defer and not deferred and time.monotonic() - begun_s > SLOW_S:
             break
-        outcome, pictures = _outcome(make, Opener(counts.of(0)) if defer else None)
+        outcome, pictures = _outcome(make, Opener(counts.of(0), files) if defer else None)
         deferred += pictures
         for part in _parts(outcome, 0):
             kinds.update(part[0].encode())
@@ -119,7 +138,22 @@ def _looked_at(loader: DataLoader[Any], order: Order, *, defer: bool) -> dict[st
             values.update(part[1])
     left = sorted(one[1] for one in counts.found() if one[0] == PILLOW)[:_MOST_KINDS]
     digests = {"values": values.hexdigest(), "kinds": kinds.hexdigest()}
-    return {**digests, "deferred": deferred, "left": left, "opened": opened[0]}
+    return {**digests, "deferred": deferred, "left": left, "opened": opened[0], "files": files.found}
+
+
+class _Files:
+    """Notes the names of files that are opened as pictures, as `Elsewhere` that has none of them."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def header_of(self, path: str) -> None:
+        whole = os.path.abspath(path)
+        if len(self.found) < MOST_FILES and len(os.fsencode(whole)) <= _PATH_NBYTES and whole.isprintable():
+            self.found.append(whole)
+
+    def opened_here(self, nbytes: int) -> None:
+        pass
 
 
 def _count_opened(opened: list[int]) -> None:

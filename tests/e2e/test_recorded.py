@@ -30,7 +30,7 @@ from sophon_loader.errors import ConfigError, OffloadWarning
 from sophon_loader.recording.containers import TableEnd
 from sophon_loader.recording.opener import can_defer
 from sophon_loader.run import recording_trial
-from sophon_loader.run.recording_trial import BOUND_BEFORE
+from sophon_loader.run.recording_trial import BOUND_BEFORE, RecordingTrial
 from sophon_loader.run.trial_process import NotTried
 from sophon_loader.workers.alike import difference
 from tests.support.pictures import make_tree
@@ -334,7 +334,7 @@ def test_a_state_holds_them_where_the_first_samples_cannot_be_tried(
     files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state, rest = interrupted(OffloadingDataLoader(Views(files), seed=7, **SHUFFLED))
-    monkeypatch.setattr("sophon_loader.run.parts.why_not_recorded", lambda *_: "it took too long")
+    monkeypatch.setattr("sophon_loader.run.parts.tried_to_record", lambda *_: RecordingTrial("it took too long"))
     again = OffloadingDataLoader(Views(files), seed=7, **SHUFFLED)
     again.load_state_dict(state)
     assert alike([batch["views"] for batch in again], rest)

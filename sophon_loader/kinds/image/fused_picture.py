@@ -46,6 +46,9 @@ class DecodeTally:
         """The picture has been decoded, by C of our own or by Pillow, which has `opened` it."""
         self.ours |= ours
 
+    def made_far(self) -> None:
+        """Its pixels were made where the file lies."""
+
     def load(self, source: PictureFile) -> None:
         """Pillow would decode the picture now: `load()` has been called, or a method that calls it.
 

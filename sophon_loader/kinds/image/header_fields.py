@@ -21,6 +21,7 @@ class Header(NamedTuple):
         several: more than one picture: an animation, or a JPEG with an index of several (MPF).
         bits: per sample: 1, 2, 4, 8 or 16.
         has_transparency: `Image.has_transparency_data`.
+        may_have_metadata: a JPEG that begins like one with EXIF or XMP data; False for other formats.
         header_nbytes: where a JPEG's first scan begins: so many bytes hold the header. 0 for other formats, and for a
             header that was packed.
     """
@@ -34,6 +35,7 @@ class Header(NamedTuple):
     several: bool = False
     bits: int = 8
     has_transparency: bool = False
+    may_have_metadata: bool = False
     header_nbytes: int = 0
 
 
@@ -48,7 +50,7 @@ _FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF")
 _MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16")
 _BITS = (1, 2, 4, 8, 16)
 
-_PROGRESSIVE, _SEVERAL, _TRANSPARENT = 8, 16, 32
+_PROGRESSIVE, _SEVERAL, _TRANSPARENT, _METADATA = 8, 16, 32, 64
 """Flags above the three bits of the orientation."""
 
 
@@ -56,6 +58,7 @@ def pack(header: Header) -> bytes:
     """A header in `PACKED_NBYTES` bytes, without `header_nbytes`."""
     flags = header.orientation - 1
     flags |= _PROGRESSIVE * header.progressive | _SEVERAL * header.several | _TRANSPARENT * header.has_transparency
+    flags |= _METADATA * header.may_have_metadata
     mode, kind = _MODES.index(header.mode), _FORMATS.index(header.format)
     return _PACKED.pack(header.width, header.height, mode, flags, kind, header.bits)
 
@@ -69,7 +72,7 @@ def unpack(packed: bytes) -> Header:
     if len(packed) != PACKED_NBYTES:
         raise ValueError(f"a packed header must have {PACKED_NBYTES} bytes, got {len(packed)}")
     width, height, mode, flags, kind, bits = _PACKED.unpack(packed)
-    if not (width and height and mode < len(_MODES) and flags < 64 and kind < len(_FORMATS) and bits in _BITS):
+    if not (width and height and mode < len(_MODES) and flags < 128 and kind < len(_FORMATS) and bits in _BITS):
         raise ValueError(f"a packed header must be what pack() gives, got {packed.hex()}")
     return Header(
         _FORMATS[kind],
@@ -81,4 +84,5 @@ def unpack(packed: bytes) -> Header:
         bool(flags & _SEVERAL),
         bits,
         bool(flags & _TRANSPARENT),
+        bool(flags & _METADATA),
     )

@@ -78,7 +78,7 @@ class Node:
             base.im = base._made()
         if base.im is not None:
             held = DecodedPixels(Image.Image()._new(base.im), None, base.shape)
-        elif (found := base._begun(steps[: _until_held(ran)])) is not None:
+        elif (found := base._begun(steps, _until_held(ran))) is not None:
             picture, done = found
             image = picture.image()
             if done:
@@ -100,11 +100,11 @@ class Node:
 
     def _picture(self) -> Picture | None:
         base, ran, steps = self._way()
-        if base.im is not None or _until_held(ran) < len(steps):
+        if base.im is not None or (_until_held(ran) < len(steps) and not base.source.is_far):
             return None
         if base.parent is not None and base.ours is None and base.is_shared():
             return None
-        found = base._begun(steps)
+        found = base._begun(steps, len(steps))
         if found is None:
             return None
         picture, done = found
@@ -150,8 +150,20 @@ class Node:
             base = base.parent
         return base, ran[::-1], steps[::-1]
 
-    def _begun(self, steps: Sequence[Step]) -> tuple[Picture, int] | None:
-        """By C of our own: the picture from here on, and how many of these steps it has taken; None where it cannot."""
+    def _begun(self, steps: Sequence[Step], until: int) -> tuple[Picture, int] | None:
+        """By C of our own: the picture from here on, and how many of these steps it has taken; None where it cannot.
+
+        Args:
+            steps: from here to where somebody looks.
+            until: number of those to take. A picture that is far takes more, since pixels in between would have to
+                be sent as well.
+        """
+        if self.parent is None and self.ours is None:
+            found = self.source.fetch(steps, whole=self.is_shared())
+            if found is not None:
+                picture, done = found
+                return picture, done + picture.runs(steps[done:])
+        steps = steps[:until]
         if self.ours is None and self.parent is None and self._takes_whole(steps):
             whole = decoded(self.source, ())
             if whole is not None:

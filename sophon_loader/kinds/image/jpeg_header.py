@@ -14,6 +14,7 @@ _SKIPPED = frozenset((0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)))
 """DHT, DQT, DRI, COM, APP0 to APP15."""
 _FRAME = struct.Struct(">BHHB")
 _MODES = {1: "L", 3: "RGB", 4: "CMYK"}
+_STARTS_OF_METADATA = (b"Exif", b"http://ns.adobe.com/xap/")
 _EXIF, _XMP, _ULTRA_HDR = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0", b' hdrgm:Version="'
 
 
@@ -56,7 +57,9 @@ def _header(data: bytes, frame: int, metadata: list[Span], indices: list[Span], 
     # Pillow takes an Ultra HDR photo for a plain one.
     is_mpo = several and not any(data.find(_ULTRA_HDR, *span) >= 0 for span in metadata)
     name, progressive = "MPO" if is_mpo else "JPEG", data[frame + 1] == _PROGRESSIVE
-    return Header(name, _MODES[n_components], width, height, orientation, progressive, several, 8, False, nbytes)
+    may_have_metadata = any(data.startswith(_STARTS_OF_METADATA, *span) for span in metadata)
+    mode = _MODES[n_components]
+    return Header(name, mode, width, height, orientation, progressive, several, 8, False, may_have_metadata, nbytes)
 
 
 def _orientation(data: bytes, metadata: list[Span]) -> int:

@@ -22,8 +22,9 @@ from PIL import Image, ImageFile
 
 from sophon_loader.errors import must_leave
 from sophon_loader.kinds.image.deferred import Deferred, guarded, image_of, lock_of
+from sophon_loader.kinds.image.far_picture import FarPicture, Supplier, far_picture
 from sophon_loader.kinds.image.fused_picture import DecodeTally, Picture
-from sophon_loader.kinds.image.header import header_of
+from sophon_loader.kinds.image.header import Header, header_of
 from sophon_loader.kinds.image.history import Node
 from sophon_loader.kinds.image.opening import naming, open_image
 from sophon_loader.kinds.image.primitives import NEAREST, Shape
@@ -71,9 +72,29 @@ def opened_image(data: bytes, name: str | None, file: Any = None) -> Image.Image
         if must_leave(error):
             raise
         return None
+    return _image_of(source, format_, name, file)
+
+
+def opened_far(header: Header, nbytes: int, supplier: Supplier, name: str | None, file: Any = None) -> Opened | None:
+    """The picture of a file that lies elsewhere, as `PIL.Image.open` gives it, with its pixels not made yet.
+
+    Args:
+        header: of the file.
+        nbytes: its size.
+        supplier: of the picture.
+        name, file: see `opened_image`.
+
+    Returns:
+        None where the file has to be here.
+    """
+    source = far_picture(header, nbytes, supplier) if _is_opened_by_pillow(header.format) else None
+    return None if source is None else _image_of(source, header.format, name, file)
+
+
+def _image_of(source: PictureFile, format_: str, name: str | None, file: Any) -> Opened:
     source.is_file = True
     source.tally = DecodeTally()
-    image = image_of(Node(source, source.shape), _class_of(format_))
+    image: Opened = image_of(Node(source, source.shape), _class_of(format_))  # type: ignore[assignment]
     known = image.__dict__
     path = "" if file is not None or name is None else name
     known.update(filename=path, _readonly=1, _exclusive_fp=bool(path))  # the user's own file stays open
@@ -98,8 +119,11 @@ def _is_of_one_picture(source: PictureFile, format_: str) -> bool:
     return type(opened) is _file_class(format_) and getattr(opened, "n_frames", 1) == 1
 
 
-def _may_have_exif(data: bytes) -> bool:
+def _may_have_exif(source: PictureFile) -> bool:
     """True if a JPEG may have EXIF data, or XMP data, in which Pillow looks for the orientation as well."""
+    if isinstance(source, FarPicture):
+        return source.may_have_metadata
+    data = source.data
     header = header_of(data)
     return header is None or any(data.find(start, 0, header.header_nbytes) >= 0 for start in _METADATA)
 
@@ -250,7 +274,7 @@ class Opened(Deferred):
     def getexif(self) -> Image.Exif:
         """See PIL.Image.Image.getexif; a JPEG without metadata is not opened by Pillow for it, which takes 0.1 ms."""
         known = self.__dict__
-        if self.format != "JPEG" or {"info", "_exif"} & {*known} or _may_have_exif(self._node.source.data):
+        if self.format != "JPEG" or {"info", "_exif"} & {*known} or _may_have_exif(self._node.source):
             return super().getexif()
         known["_exif"] = exif = Image.Exif()
         exif._loaded = True

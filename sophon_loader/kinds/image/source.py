@@ -12,7 +12,7 @@ from PIL import Image, ImageFile
 
 from sophon_loader import native
 from sophon_loader.errors import must_leave, without_frames
-from sophon_loader.kinds.image.fused_picture import DecodeTally
+from sophon_loader.kinds.image.fused_picture import DecodeTally, Picture
 from sophon_loader.kinds.image.header import Header, header_of
 from sophon_loader.kinds.image.kind import ImageKind
 from sophon_loader.kinds.image.opening import open_image
@@ -110,6 +110,26 @@ class PictureFile:
         self.rereads: Rereads | None = None
         self.tally: DecodeTally | None = None
 
+    @property
+    def is_far(self) -> bool:
+        """True while neither the file nor a part of it is on this host (`far_picture.py`)."""
+        return False
+
+    def fetch(self, steps: Sequence[Step], *, whole: bool) -> tuple[Picture, int] | None:
+        """Get what a look needs, if it is not on this host.
+
+        Args:
+            steps: from the decoded picture to where somebody looks.
+            whole: True if all of the picture is wanted.
+
+        Returns:
+            The picture behind some of the steps, and their number; None if the file or a part of it is here.
+
+        Raises:
+            Exception: it cannot be had.
+        """
+        return None
+
     def note_read(self) -> None:
         """A program has begun with it."""
         self.reads += 1
@@ -180,8 +200,9 @@ class PictureFile:
         if self.sealed:
             raise PixelsWanted
         left, top, right, bottom = box
-        data = self.data
-        if self.part is not None:
+        if self.part is None:
+            data = self.data
+        else:
             kept = self.part.window.kept
             if not kept.contains(Region(left, top, right - left, bottom - top)):
                 return None

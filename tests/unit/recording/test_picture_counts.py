@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from sophon_loader.recording.picture_counts import MOST, OURS, PILLOW, WHOLE, PictureCounts, kind_of
+from sophon_loader.recording.picture_counts import FAR, MOST, OURS, PILLOW, WHOLE, PictureCounts, kind_of
 from sophon_loader.recording.picture_notes import decoded_pictures, decoded_share, picture_notes
 
 
@@ -31,6 +31,7 @@ def test_a_thousand_places_and_names_that_are_too_long_keep_the_sums() -> None:
         mine.add(WHOLE, f"/{number}.py", "1", "f", "")
         mine.add(PILLOW, f"kind {number}")
     mine.add(OURS)
+    mine.add(FAR)
     found = counts.found()
     assert len(found) == MOST
     assert decoded_pictures(found) == (1, 1000)

@@ -41,6 +41,7 @@ def opened(data: bytes) -> Header:
             getattr(image, "n_frames", 1) > 1 or (image.format == "JPEG" and "mp" in image.info),
             data[24] if image.format == "PNG" else 8,
             image.has_transparency_data,
+            image.format in ("JPEG", "MPO") and bool({"exif", "xmp"} & {*image.info}),
         )
 
 
@@ -170,7 +171,7 @@ def test_the_files_reach_every_field() -> None:
     assert {header.format for header in headers} == {"JPEG", "MPO", "PNG", "WEBP", "GIF"}
     assert {header.orientation for header in headers} == set(range(1, 9))
     assert {header.bits for header in headers} == {1, 2, 4, 8, 16}
-    for yes in ("progressive", "several", "has_transparency"):
+    for yes in ("progressive", "several", "has_transparency", "may_have_metadata"):
         assert {getattr(header, yes) for header in headers} == {True, False}
     ultra = header_of(FILES["ultra hdr"])
     assert ultra is not None and ultra.several and ultra.format == "JPEG"
@@ -227,7 +228,7 @@ def test_a_damaged_size_of_a_png_is_seen() -> None:
     "packed",
     [
         *[b"", bytes(PACKED_NBYTES - 1), bytes(PACKED_NBYTES), bytes(PACKED_NBYTES + 1)],
-        *[pack(opened(JPEG))[:8] + bytes(rest) for rest in ((8, 0, 0, 8), (4, 64, 0, 8), (4, 0, 5, 8), (4, 0, 0, 3))],
+        *[pack(opened(JPEG))[:8] + bytes(rest) for rest in ((8, 0, 0, 8), (4, 128, 0, 8), (4, 0, 5, 8), (4, 0, 0, 3))],
     ],
 )
 def test_what_pack_does_not_give_is_an_error(packed: bytes) -> None:
@@ -294,7 +295,8 @@ def test_damage_is_told_as_pillow_tells_it_or_not_at_all() -> None:
             except Exception:  # Pillow's errors for damaged files are of any class
                 unread += 1
                 continue
-            assert header._replace(header_nbytes=0) == want, data[:300]
+            assert header.may_have_metadata >= want.may_have_metadata
+            assert header._replace(header_nbytes=0, may_have_metadata=want.may_have_metadata) == want, data[:300]
             same += 1
     assert same > 1000 and unread < same
 

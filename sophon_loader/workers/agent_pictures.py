@@ -1,0 +1,278 @@
+"""Pictures of a dataset of any class that an agent reads, cuts or decodes: one request each, at the first look."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from sophon_loader.auto.shared_live import Live
+from sophon_loader.auto.shared_tariff import Dealer
+from sophon_loader.client.drawn_program import ALL_STEPS, FILE, DrawnProgram
+from sophon_loader.client.session import Session
+from sophon_loader.client.wanted import BatchId, Reply, Wanted
+from sophon_loader.decide.tariff import Prices
+from sophon_loader.encodings.registry import decode
+from sophon_loader.errors import AgentUnreachable, MalformedMessage, SophonError, must_leave
+from sophon_loader.fleet.fleet import Fleet
+from sophon_loader.fleet.shared_route import SharedRoute
+from sophon_loader.fleet.worker_fleet import WorkerFleet
+from sophon_loader.kinds.image.header import Header, unpack
+from sophon_loader.kinds.image.part import PartOfFile
+from sophon_loader.measures.counters import Row, Statistics
+from sophon_loader.programs.program import Program
+from sophon_loader.wire.failures import error_of
+from sophon_loader.wire.messages import CHEAPEST
+from sophon_loader.workers.file_roots import FileRoots
+from sophon_loader.workers.meter import Meter
+
+HEADERS_S = 2.0
+"""Seconds that a header is waited for; then the picture is opened on this host."""
+MAX_HEADERS = 1 << 20
+"""Number of headers that a process keeps, of about 200 bytes each."""
+WITHOUT_INFO, WITH_INFO = 0, 1
+"""Numbers of the sources that pictures are asked for by: without the metadata of their files, and with it."""
+
+
+class AgentPictures:
+    """What a process that makes samples knows of the agents, and asks them.
+
+    It is made in the main process; each worker has a copy, with a connection of its own from the first picture on.
+
+    Args:
+        routes: to the agents.
+        roots: which folder of an export a path on this host lies in.
+        statistics: counted by each process.
+        live: prices, and the choices that the agent has weighed; None to ask for `furthest` of every picture.
+        furthest: last segment that an agent is asked for.
+
+    Attributes:
+        iteration: number of the running iteration over the loader, in memory of all processes.
+
+    Example:
+        >>> header, nbytes, supplier = pictures.header_of("/mnt/photos/cat/1.jpg")
+        >>> segment, value = supplier.made(program, pixels=True)
+    """
+
+    def __init__(
+        self,
+        routes: Sequence[SharedRoute],
+        roots: FileRoots,
+        statistics: Statistics,
+        live: Live | None,
+        iteration: Any,
+        furthest: int = ALL_STEPS,
+    ) -> None:
+        self._routes = tuple(routes)
+        self._ways = WorkerFleet(routes)
+        self._roots = roots
+        self._statistics = statistics
+        self._live = live
+        self._furthest = furthest
+        self.iteration = iteration
+        self._headers: dict[str, tuple[int, bytes]] = {}
+        self._numbers = 0
+        self._process: tuple[int, Session | Fleet | None, Row, Meter] | None = None
+        self._dealer: Dealer | None = None
+        self.keeps_info = False
+        """True once user code has read the metadata of a picture; it will do so with others."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_process": None, "_dealer": None, "_headers": {}}
+
+    def close(self) -> None:
+        """Close this process's connection, if it has one."""
+        if self._process is not None and self._process[0] == os.getpid() and self._process[1] is not None:
+            self._process[1].close()
+        self._process = None
+
+    @property
+    def as_agreed(self) -> bool:
+        """True: programs hold all that an agent needs to know."""
+        return True
+
+    def call_meanwhile(self, what: Any) -> None:
+        """See `WorkerFleet.call_meanwhile`."""
+        self._ways.call_meanwhile(what)
+
+    # --- a batch, or a sample ---------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A sample begins."""
+        session, row, meter = self._of_this_process()
+        row.begin(int(self.iteration.array[0]))
+        meter.begin()
+        if session is not None:
+            self._ways.trust(session, _worker(), mounted=self._roots.mounted)
+
+    def end(self) -> None:
+        """The sample has been made, or has failed."""
+        if self._process is None:
+            return
+        _, session, _, meter = self._process
+        meter.count()
+        if session is not None:
+            self._ways.note(session, _worker())
+            self._statistics.shortest_net_s.array[_worker()] = session.shortest_net_s
+
+    def _of_this_process(self) -> tuple[Session | Fleet | None, Row, Meter]:
+        if self._ways.look():
+            self.close()
+            self._roots.agreed_on(self._ways.agreed[0].place)
+        if self._process is None or self._process[0] != os.getpid():
+            worker = get_worker_info()
+            session = self._ways.session(_worker(), 1 if worker is None else worker.num_workers)
+            if session is not None:
+                for lane in session.lanes:
+                    lane.header_questions.told = self._learn
+            row = self._statistics.row(_worker())
+            self._process = (os.getpid(), session, row, Meter(session, row))
+            self._dealer = None if self._live is None else Dealer(self._live.tariff)
+        return self._process[1:]
+
+    # --- headers ----------------------------------------------------------------------------------------------
+
+    def header_of(self, path: str) -> tuple[Header, int, OnePicture] | None:
+        """See `recording.opener.Elsewhere`."""
+        session = None if self._process is None else self._process[1]
+        if session is None or session.gone:
+            return None
+        key = self._roots.key_of(path)
+        if key is None:
+            return None
+        if key not in self._headers:
+            self._ask_header(session, key)
+        nbytes, packed = self._headers.get(key, (0, b""))
+        if not packed:
+            return None
+        with contextlib.suppress(ValueError):
+            return unpack(packed), nbytes, OnePicture(self, key, nbytes)
+        return None
+
+    def opened_here(self, nbytes: int) -> None:
+        """See `recording.opener.Elsewhere`."""
+        if self._process is not None:
+            self._process[2].count_file(nbytes)
+
+    def _ask_header(self, session: Session | Fleet, key: str) -> None:
+        self._asking = [key]
+        session.ask_headers([Wanted(WITHOUT_INFO, 0, FILE, "file", key)])
+        session.await_headers(HEADERS_S)
+        if len(self._headers) > MAX_HEADERS:
+            del self._headers[next(iter(self._headers))]
+
+    def _learn(self, samples: Sequence[int], nbytes: Sequence[int], packed: Sequence[bytes]) -> None:
+        for number, size, header in zip(samples, nbytes, packed, strict=True):
+            self._headers[self._asking[number]] = size, header
+
+    # --- pictures ---------------------------------------------------------------------------------------------
+
+    def ask(self, key: str, nbytes: int, program: Program | None, *, pixels: bool) -> tuple[int, Any]:
+        """Ask for a picture, and wait for it.
+
+        Args:
+            key: of its file, in the export.
+            nbytes: size of the file.
+            program: None for the file.
+            pixels: False for the file or a part of it.
+
+        Returns:
+            A segment, and the value there.
+
+        Raises:
+            SophonError: no agent sends it.
+        """
+        session, row, _ = self._of_this_process()
+        if session is None:
+            raise AgentUnreachable("an agent must answer, got none")
+        wanted = self._wanted(key, nbytes, program, pixels=pixels)
+        self._numbers += 1
+        batch = BatchId(-1, 0, self._numbers)
+        session.keep(())
+        session.want(batch, [wanted])
+        reply = session.next(batch)
+        session.keep(())
+        return self._taken(session, reply, row)
+
+    def _wanted(self, key: str, nbytes: int, program: Program | None, *, pixels: bool) -> Wanted:
+        prices: Prices | None = None
+        if program is not None and self._dealer is not None:
+            (prices,) = self._dealer.batch(1)
+        source = WITH_INFO if self.keeps_info else WITHOUT_INFO
+        if program is None or (prices is None and self._dealer is not None) or not self._furthest:
+            return Wanted(source, 0, FILE, "file", key)
+        drawn = DrawnProgram(program.pack(), nbytes, tuple(range(ALL_STEPS + 1)))
+        furthest = self._furthest if pixels else FILE
+        if prices is None:
+            return Wanted(source, 0, furthest, "pixels", key, drawn=drawn)
+        asked = (prices.wire, prices.agent, prices.loader, prices.per_worker)
+        return Wanted(source, 0, furthest, CHEAPEST, key, prices=asked, drawn=drawn)
+
+    def _taken(self, session: Session | Fleet, reply: Reply, row: Row) -> tuple[int, Any]:
+        if reply.failed is not None:
+            row.add(refused=1, fallbacks=1)
+            raise error_of(reply.failed.failure, reply.failed.text)
+        sample = reply.sample
+        if sample is None:
+            row.add(fallbacks=1)
+            raise AgentUnreachable(f"an agent must send {reply.wanted.key!r}, got {reply.unusable or reply.why}")
+        cores, per_worker = self._ways.hear(session, _worker(), sample, len(reply.payload))
+        self._statistics.agent_cores.array[_worker()] = cores
+        self._statistics.per_worker.array[_worker()] = per_worker
+        if sample.offers and self._live is not None:
+            self._live.offers.write(_worker(), sample.offers)
+        try:
+            value = decode(sample.encoding, sample.meta, reply.payload)
+            if sample.cut > reply.wanted.cut:
+                raise MalformedMessage(
+                    f"an agent must answer at segment {reply.wanted.cut} or before, got {sample.cut}"
+                )
+        except Exception as error:
+            if must_leave(error):
+                raise
+            row.add(malformed=1, fallbacks=1)
+            raise error if isinstance(error, SophonError) else MalformedMessage(str(error)) from error
+        row.count(sample, 0 if reply.wanted.prices else reply.wanted.cut, reply.turnaround_s)
+        return sample.cut, value if sample.cut or isinstance(value, PartOfFile) else bytes(value)
+
+
+class OnePicture:
+    """The supplier of one picture; see `kinds.image.far_picture.Supplier`.
+
+    Args:
+        pictures: of this process.
+        key: of the picture's file.
+        nbytes: size of the file.
+    """
+
+    def __init__(self, pictures: AgentPictures, key: str, nbytes: int) -> None:
+        self._pictures, self._key, self._nbytes = pictures, key, nbytes
+
+    @property
+    def keeps_info(self) -> bool:
+        """See `Supplier`."""
+        return self._pictures.keeps_info
+
+    @keeps_info.setter
+    def keeps_info(self, keeps: bool) -> None:
+        self._pictures.keeps_info = keeps
+
+    def file(self) -> bytes:
+        """See `Supplier.file`."""
+        segment, value = self._pictures.ask(self._key, self._nbytes, None, pixels=False)
+        assert not segment and isinstance(value, bytes), "the file was asked for"
+        return value
+
+    def made(self, program: Program, *, pixels: bool) -> tuple[int, Any]:
+        """See `Supplier.made`."""
+        return self._pictures.ask(self._key, self._nbytes, replace(program, file=self._key), pixels=pixels)
+
+
+def _worker() -> int:
+    """Number of this worker; 0 in the main process, too."""
+    worker = get_worker_info()
+    return int(worker.id) if worker else 0

@@ -1,0 +1,32 @@
+"""Paths on this host as keys of an export, wherever the two begin."""
+
+from __future__ import annotations
+
+import pytest
+
+from sophon_loader.workers.file_roots import FileRoots
+
+HERE = "/mnt/photos/train/cat"
+
+
+@pytest.mark.parametrize(
+    ("root", "folder", "place", "path", "key"),
+    [
+        ("/mnt/photos", "", ("", ""), "/mnt/photos/cat/1.jpg", "cat/1.jpg"),
+        (HERE, "", ("train/cat", ""), "/mnt/photos/train/dog/1.jpg", "train/dog/1.jpg"),
+        (HERE, "", ("train/cat", ""), "/mnt/photos/masks/1.png", "masks/1.png"),
+        (HERE, "train", ("train/cat", ""), "/mnt/photos/train/dog/1.jpg", "train/dog/1.jpg"),
+        (HERE, "train", ("train/cat", ""), "/mnt/photos/masks/1.png", None),
+        ("/mnt/photos", "", ("", "train/"), "/mnt/photos/train/cat/1.jpg", "cat/1.jpg"),
+        ("/mnt/photos", "", ("", "train/"), "/mnt/photos/val/cat/1.jpg", None),
+        ("/mnt/photos", "", ("other", ""), "/mnt/photos/1.jpg", "other/1.jpg"),
+        ("/mnt/photos", "", ("", ""), "/mnt/photos/cat/../dog//1.jpg", "dog/1.jpg"),
+        ("/mnt/photos", "", ("", ""), "/mnt/photos2/1.jpg", None),
+        ("/mnt/photos", "", ("", ""), "1.jpg", None),
+    ],
+)
+def test_keys(root: str, folder: str, place: tuple[str, str], path: str, key: str | None) -> None:
+    roots = FileRoots(root, folder)
+    assert roots.key_of(path) is None, "no agent has agreed"
+    roots.agreed_on(place)
+    assert roots.key_of(path) == key
