@@ -19,6 +19,7 @@ from sophon_loader.run.run import Run
 from sophon_loader.settings import Settings
 from sophon_loader.workers.agent_pictures import AgentPictures
 from sophon_loader.workers.file_roots import FileRoots
+from sophon_loader.workers.headers_by_key import HeadersByKey
 
 _FURTHEST = {NoOff: FILE, ResizeOff: SHRUNK, AllOff: ALL_STEPS}
 """Last segment that an agent is asked for, by policy."""
@@ -51,6 +52,7 @@ class RecordedEngine(Engine):
     def __init__(self, data: Offloadable, settings: Settings, samples: int) -> None:
         self._samples = samples
         self._iteration = SharedArray(np.zeros(1, np.int64))
+        self._headers = HeadersByKey(samples)
         super().__init__(data, settings)
 
     @property
@@ -65,7 +67,15 @@ class RecordedEngine(Engine):
         where = self._settings.agent
         roots = FileRoots(root, where.folder if isinstance(where, Address) else "")
         furthest = _FURTHEST.get(type(self._settings.policy), ALL_STEPS)
-        return AgentPictures(self._contact.routes, roots, self._statistics, self._shared, self._iteration, furthest)
+        return AgentPictures(
+            self._contact.routes,
+            roots,
+            self._statistics,
+            self._shared,
+            self._headers,
+            self._iteration,
+            furthest,
+        )
 
     def begin(
         self, number: int, lag: int, *, measuring: bool = False, share: float = 1.0, alone: bool = False

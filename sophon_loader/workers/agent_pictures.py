@@ -13,6 +13,7 @@ from torch.utils.data import get_worker_info
 from sophon_loader.auto.shared_live import Live
 from sophon_loader.auto.shared_tariff import Dealer
 from sophon_loader.client.drawn_program import ALL_STEPS, FILE, DrawnProgram
+from sophon_loader.client.header_questions import MAX_UNANSWERED
 from sophon_loader.client.session import Session
 from sophon_loader.client.wanted import BatchId, Reply, Wanted
 from sophon_loader.decide.tariff import Prices
@@ -21,25 +22,25 @@ from sophon_loader.errors import AgentUnreachable, MalformedMessage, SophonError
 from sophon_loader.fleet.fleet import Fleet
 from sophon_loader.fleet.shared_route import SharedRoute
 from sophon_loader.fleet.worker_fleet import WorkerFleet
-from sophon_loader.kinds.image.header import Header, unpack
+from sophon_loader.host.shared import SharedArray
+from sophon_loader.kinds.image.header import PACKED_NBYTES, Header, unpack
 from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.measures.counters import Row, Statistics
 from sophon_loader.programs.program import Program
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.messages import CHEAPEST
 from sophon_loader.workers.file_roots import FileRoots
+from sophon_loader.workers.headers_by_key import HeadersByKey
 from sophon_loader.workers.meter import Meter
 
 HEADERS_S = 2.0
 """Seconds that a header is waited for; then the picture is opened on this host."""
-MAX_HEADERS = 1 << 20
-"""Number of headers that a process keeps, of about 200 bytes each."""
 WITHOUT_INFO, WITH_INFO = 0, 1
 """Numbers of the sources that pictures are asked for by: without the metadata of their files, and with it."""
 
 
 class AgentPictures:
-    """What a process that makes samples knows of the agents, and asks them.
+    """The agents of a loader, as a process that makes samples asks them.
 
     It is made in the main process; each worker has a copy, with a connection of its own from the first picture on.
 
@@ -48,10 +49,12 @@ class AgentPictures:
         roots: which folder of an export a path on this host lies in.
         statistics: counted by each process.
         live: prices, and the choices that the agent has weighed; None to ask for `furthest` of every picture.
+        headers: of files.
+        iteration: int64[1], number of the running iteration over the loader.
         furthest: last segment that an agent is asked for.
 
     Attributes:
-        iteration: number of the running iteration over the loader, in memory of all processes.
+        keeps_info: True once user code has read the metadata of a picture; it will do so with others.
 
     Example:
         >>> header, nbytes, supplier = pictures.header_of("/mnt/photos/cat/1.jpg")
@@ -64,7 +67,8 @@ class AgentPictures:
         roots: FileRoots,
         statistics: Statistics,
         live: Live | None,
-        iteration: Any,
+        headers: HeadersByKey,
+        iteration: SharedArray,
         furthest: int = ALL_STEPS,
     ) -> None:
         self._routes = tuple(routes)
@@ -73,16 +77,17 @@ class AgentPictures:
         self._statistics = statistics
         self._live = live
         self._furthest = furthest
-        self.iteration = iteration
-        self._headers: dict[str, tuple[int, bytes]] = {}
+        self._iteration = iteration
+        self._headers = headers
+        self._asked: dict[int, str] = {}
+        """Keys of the files whose headers were asked for, by the number in the question; the newest ones."""
         self._numbers = 0
         self._process: tuple[int, Session | Fleet | None, Row, Meter] | None = None
         self._dealer: Dealer | None = None
         self.keeps_info = False
-        """True once user code has read the metadata of a picture; it will do so with others."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_process": None, "_dealer": None, "_headers": {}}
+        return {**self.__dict__, "_process": None, "_dealer": None, "_asked": {}}
 
     def close(self) -> None:
         """Close this process's connection, if it has one."""
@@ -104,7 +109,7 @@ class AgentPictures:
     def begin(self) -> None:
         """A sample begins."""
         session, row, meter = self._of_this_process()
-        row.begin(int(self.iteration.array[0]))
+        row.begin(int(self._iteration.array[0]))
         meter.begin()
         if session is not None:
             self._ways.trust(session, _worker(), mounted=self._roots.mounted)
@@ -144,13 +149,11 @@ class AgentPictures:
         key = self._roots.key_of(path)
         if key is None:
             return None
-        if key not in self._headers:
-            self._ask_header(session, key)
-        nbytes, packed = self._headers.get(key, (0, b""))
-        if not packed:
+        known = self._headers.of(key) or self._header_asked_for(session, key)
+        if known is None or not known[1]:
             return None
         with contextlib.suppress(ValueError):
-            return unpack(packed), nbytes, OnePicture(self, key, nbytes)
+            return unpack(known[1]), known[0], OnePicture(self, key, known[0])
         return None
 
     def opened_here(self, nbytes: int) -> None:
@@ -158,16 +161,20 @@ class AgentPictures:
         if self._process is not None:
             self._process[2].count_file(nbytes)
 
-    def _ask_header(self, session: Session | Fleet, key: str) -> None:
-        self._asking = [key]
-        session.ask_headers([Wanted(WITHOUT_INFO, 0, FILE, "file", key)])
+    def _header_asked_for(self, session: Session | Fleet, key: str) -> tuple[int, bytes] | None:
+        self._numbers += 1
+        self._asked[self._numbers] = key
+        if len(self._asked) > MAX_UNANSWERED:
+            del self._asked[next(iter(self._asked))]
+        session.ask_headers([Wanted(WITHOUT_INFO, self._numbers, FILE, "file", key)])
         session.await_headers(HEADERS_S)
-        if len(self._headers) > MAX_HEADERS:
-            del self._headers[next(iter(self._headers))]
+        return self._headers.of(key)
 
-    def _learn(self, samples: Sequence[int], nbytes: Sequence[int], packed: Sequence[bytes]) -> None:
-        for number, size, header in zip(samples, nbytes, packed, strict=True):
-            self._headers[self._asking[number]] = size, header
+    def _learn(self, numbers: Sequence[int], nbytes: Sequence[int], packed: Sequence[bytes]) -> None:
+        for number, size, header in zip(numbers, nbytes, packed, strict=True):
+            key = self._asked.pop(number, None)
+            if key is not None and len(header) in (0, PACKED_NBYTES):
+                self._headers.learn(key, size, header)
 
     # --- pictures ---------------------------------------------------------------------------------------------
 
@@ -214,6 +221,7 @@ class AgentPictures:
 
     def _taken(self, session: Session | Fleet, reply: Reply, row: Row) -> tuple[int, Any]:
         if reply.failed is not None:
+            self._headers.forget(reply.wanted.key)
             row.add(refused=1, fallbacks=1)
             raise error_of(reply.failed.failure, reply.failed.text)
         sample = reply.sample
