@@ -94,8 +94,10 @@ class Parts:
             notes=(f"runs as a plain DataLoader: {why}", *untouched),
         )
         log.info(log_line("plain DataLoader", reason=why))
-        self._owed_warning = f"Nothing is offloaded: {why}." if warn and self._settings.agent is not None else ""
-        if not (self._may_record and not why_no_agent(self._settings)):
+        cannot = why_no_agent(self._settings) if self._may_record else ""
+        text = f"Nothing is offloaded: {why}{cannot and '; '}{cannot}."
+        self._owed_warning = text if warn and self._settings.agent is not None else ""
+        if cannot or not self._may_record:
             self._warn()
 
     def _warn(self) -> None:

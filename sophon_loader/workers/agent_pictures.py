@@ -22,6 +22,7 @@ from sophon_loader.errors import AgentUnreachable, MalformedMessage, SophonError
 from sophon_loader.fleet.fleet import Fleet
 from sophon_loader.fleet.shared_route import SharedRoute
 from sophon_loader.fleet.worker_fleet import WorkerFleet
+from sophon_loader.host.regular import read_regular
 from sophon_loader.host.shared import SharedArray
 from sophon_loader.kinds.image.header import PACKED_NBYTES, Header, unpack
 from sophon_loader.kinds.image.part import PartOfFile
@@ -153,13 +154,32 @@ class AgentPictures:
         if known is None or not known[1]:
             return None
         with contextlib.suppress(ValueError):
-            return unpack(known[1]), known[0], OnePicture(self, key, known[0])
+            return unpack(known[1]), known[0], OnePicture(self, key, known[0], path)
         return None
 
     def opened_here(self, nbytes: int) -> None:
         """See `recording.opener.Elsewhere`."""
         if self._process is not None:
-            self._process[2].count_file(nbytes)
+            _, session, row, _ = self._process
+            row.count_file(nbytes)
+            if session is not None and session.gone:
+                row.add(fallbacks=1)
+
+    def read_here(self, path: str) -> bytes:
+        """Return a file that no agent has sent, from this host.
+
+        Args:
+            path: as the user's code gives it.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        data = read_regular(path)
+        if self._process is not None:
+            row = self._process[2]
+            row.count_file(len(data))
+            row.add(fallbacks=1)
+        return data
 
     def _header_asked_for(self, session: Session | Fleet, key: str) -> tuple[int, bytes] | None:
         self._numbers += 1
@@ -222,11 +242,10 @@ class AgentPictures:
     def _taken(self, session: Session | Fleet, reply: Reply, row: Row) -> tuple[int, Any]:
         if reply.failed is not None:
             self._headers.forget(reply.wanted.key)
-            row.add(refused=1, fallbacks=1)
+            row.add(refused=1)
             raise error_of(reply.failed.failure, reply.failed.text)
         sample = reply.sample
         if sample is None:
-            row.add(fallbacks=1)
             raise AgentUnreachable(f"an agent must send {reply.wanted.key!r}, got {reply.unusable or reply.why}")
         cores, per_worker = self._ways.hear(session, _worker(), sample, len(reply.payload))
         self._statistics.agent_cores.array[_worker()] = cores
@@ -242,7 +261,7 @@ class AgentPictures:
         except Exception as error:
             if must_leave(error):
                 raise
-            row.add(malformed=1, fallbacks=1)
+            row.add(malformed=1)
             raise error if isinstance(error, SophonError) else MalformedMessage(str(error)) from error
         row.count(sample, 0 if reply.wanted.prices else reply.wanted.cut, reply.turnaround_s)
         return sample.cut, value if sample.cut or isinstance(value, PartOfFile) else bytes(value)
@@ -251,14 +270,18 @@ class AgentPictures:
 class OnePicture:
     """The supplier of one picture; see `kinds.image.far_picture.Supplier`.
 
+    What no agent sends is read on this host. The sample is not made again for that: a state that its code has would
+    move twice.
+
     Args:
         pictures: of this process.
         key: of the picture's file.
         nbytes: size of the file.
+        path: of the file on this host.
     """
 
-    def __init__(self, pictures: AgentPictures, key: str, nbytes: int) -> None:
-        self._pictures, self._key, self._nbytes = pictures, key, nbytes
+    def __init__(self, pictures: AgentPictures, key: str, nbytes: int, path: str) -> None:
+        self._pictures, self._key, self._nbytes, self._path = pictures, key, nbytes, path
 
     @property
     def keeps_info(self) -> bool:
@@ -271,13 +294,21 @@ class OnePicture:
 
     def file(self) -> bytes:
         """See `Supplier.file`."""
-        segment, value = self._pictures.ask(self._key, self._nbytes, None, pixels=False)
-        assert not segment and isinstance(value, bytes), "the file was asked for"
-        return value
+        found: bytes = self._asked(None, pixels=False)[1]
+        return found
 
     def made(self, program: Program, *, pixels: bool) -> tuple[int, Any]:
         """See `Supplier.made`."""
-        return self._pictures.ask(self._key, self._nbytes, replace(program, file=self._key), pixels=pixels)
+        return self._asked(replace(program, file=self._key), pixels=pixels)
+
+    def _asked(self, program: Program | None, *, pixels: bool) -> tuple[int, Any]:
+        try:
+            return self._pictures.ask(self._key, self._nbytes, program, pixels=pixels)
+        except SophonError as error:
+            try:
+                return 0, self._pictures.read_here(self._path)
+            except OSError as other:
+                raise other from error
 
 
 def _worker() -> int:

@@ -1,0 +1,223 @@
+"""Datasets of classes of their own with an agent: batches are those of torch's DataLoader, and fewer bytes come."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torch.utils.data import ConcatDataset, DataLoader, Dataset
+from torchvision import transforms
+
+from sophon_loader import OffloadingDataLoader, OffloadOptions
+from sophon_loader.errors import ConfigError, OffloadWarning
+from sophon_loader.recording.opener import can_defer
+from sophon_loader.workers.alike import difference
+from tests.support.agents import Agent, agent_for
+from tests.support.loaders import QUICK
+from tests.support.pictures import picture
+
+pytestmark = pytest.mark.skipif(not can_defer(), reason="our C is not here")
+FILES = 24
+LOADER: dict[str, Any] = {"batch_size": 4, "shuffle": True}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures and masks: a damaged one, grey ones, with metadata, progressive and palette ones among them."""
+    root = tmp_path_factory.mktemp("own") / "photos"
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    for number in range(FILES):
+        for name in ("images", "masks"):
+            (root / name / str(number % 3)).mkdir(parents=True, exist_ok=True)
+        image = picture(300 + 7 * number, 260, number)
+        path = root / "images" / str(number % 3) / f"{number:02}.jpg"
+        if number % 8 == 5:
+            image = image.convert("L")
+        image.save(path, quality=93, progressive=number % 8 == 6, exif=turned if number % 8 == 3 else b"")
+        mask = picture(300 + 7 * number, 260, number + 1).convert("L").point(lambda value: value // 64)
+        mask.convert("P" if number % 2 else "L").save(root / "masks" / str(number % 3) / f"{number:02}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def agent(root: Path) -> Iterator[Agent]:
+    with agent_for({"photos": root}, "--limit-mbit", "40") as running:
+        yield running.ready()
+
+
+class Pictures(Dataset[Any]):
+    """A crop of a picture behind its EXIF orientation, all three generators, and one on `self`."""
+
+    def __init__(self, root: Path) -> None:
+        self.files = sorted((root / "images").rglob("*.jpg"))
+        self.own = random.Random(4)
+        self.augment = transforms.Compose(
+            [transforms.RandomResizedCrop(64), transforms.ColorJitter(0.4, 0.4, 0.4), transforms.ToTensor()]
+        )
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Any:
+        image = self.augment(self.opened(index))
+        draws = random.random(), float(np.random.rand()), self.own.random()
+        return {"image": image, "draws": draws, "index": index}
+
+    def opened(self, index: int) -> Image.Image:
+        with open(self.files[index], "rb") as file:
+            return ImageOps.exif_transpose(Image.open(file)).convert("RGB")
+
+
+class Views(Pictures):
+    """Two views of a picture, and the picture itself, small."""
+
+    def __getitem__(self, index: int) -> Any:
+        image = self.opened(index)
+        views = [self.augment(image) for _ in range(2)]
+        return {"views": views, "small": np.asarray(image.resize((9, 9))).copy(), "size": image.size}
+
+
+class Masked(Pictures):
+    """A crop of a picture and of its mask, the mask's values as they are."""
+
+    def __getitem__(self, index: int) -> Any:
+        path = self.files[index]
+        image = Image.open(path).convert("RGB")
+        mask = Image.open(Path(str(path).replace("images", "masks")).with_suffix(".png"))
+        box = transforms.RandomCrop.get_params(image, (200, 200))
+        image, mask = (transforms.functional.crop(one, *box).resize((50, 50), 0) for one in (image, mask))
+        return {"image": transforms.functional.to_tensor(image), "mask": torch.from_numpy(np.array(mask))}
+
+
+class Skips(Pictures):
+    """Another one in place of a damaged or missing picture."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.files.append(root / "damaged.jpg")
+        if not self.files[-1].exists():
+            self.files[-1].write_bytes(self.files[0].read_bytes()[:9000])
+        self.files.append(root / "images" / "missing.jpg")
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return self.augment(self.opened(index))
+        except OSError:
+            return self[(index + 3) % len(self)]
+
+
+def seeded() -> None:
+    torch.manual_seed(5)
+    np.random.seed(5)
+    random.seed(5)
+
+
+def epochs(loader: Any, count: int = 2) -> list[Any]:
+    seeded()
+    return [list(loader) for _ in range(count)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [Pictures, Views, Masked, Skips])
+def test_batches_are_torchs(root: Path, agent: Agent, kind: Any, workers: int) -> None:
+    expected = epochs(DataLoader(kind(root), num_workers=workers, **LOADER))
+    loader = OffloadingDataLoader(kind(root), num_workers=workers, agent=agent.address("photos"), **LOADER)
+    assert difference(epochs(loader), expected) is None
+    report = loader.report().as_dict()
+    assert report["offloading"] and report["fallbacks"] <= (4 if kind is Skips else 0)
+    assert report["wire_bytes"] < 1.05 * report["file_bytes"]
+    loader.close()
+
+
+@pytest.mark.parametrize("policy", ["no-off", "resize-off", "all-off"])
+def test_policies_that_plan_nothing_per_sample(root: Path, agent: Agent, policy: str) -> None:
+    expected = epochs(DataLoader(Pictures(root), num_workers=1, **LOADER), 1)
+    arguments: dict[str, Any] = {"num_workers": 1, "agent": agent.address("photos"), "policy": policy, **LOADER}
+    loader = OffloadingDataLoader(Pictures(root), **arguments)
+    assert difference(epochs(loader, 1), expected) is None
+    cuts = loader.report().as_dict()["cuts"]
+    assert max(cuts) == {"no-off": 0, "resize-off": 2, "all-off": 3}[policy]
+    loader.close()
+
+
+def test_seeded_samples_are_those_without_an_agent(root: Path, agent: Agent) -> None:
+    alone = epochs(OffloadingDataLoader(Views(root), seed=3, **LOADER))
+    loader = OffloadingDataLoader(Views(root), seed=3, agent=agent.address("photos"), num_workers=2, **LOADER)
+    assert difference(epochs(loader), alone) is None
+    seeded()
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    rest = list(batches)
+    other = OffloadingDataLoader(Views(root), seed=3, agent=agent.address("photos"), **LOADER)
+    other.load_state_dict(state)
+    assert difference(list(other), rest) is None
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_agent_that_is_killed_and_back(root: Path, workers: int) -> None:
+    expected = epochs(DataLoader(ConcatDataset([Pictures(root)] * 4), num_workers=workers, **LOADER), 1)
+    dataset = ConcatDataset([Pictures(root)] * 4)
+    with agent_for({"photos": root}) as first:
+        address = first.ready().address("photos")
+        loader = OffloadingDataLoader(dataset, num_workers=workers, agent=address, options=QUICK, **LOADER)
+        seeded()
+        found = []
+        with pytest.warns(OffloadWarning, match="does not answer"):
+            for number, batch in enumerate(loader):
+                found.append(batch)
+                if number == 6:
+                    os.kill(first.pid, 9)
+        assert difference([found], expected) is None
+        assert loader.report().as_dict()["fallbacks"] > 0
+        loader.close()
+
+
+def test_files_that_are_replaced_are_those_of_now(root: Path, tmp_path: Path) -> None:
+    def written(seed: int) -> None:
+        for number in range(8):
+            (tmp_path / "images").mkdir(exist_ok=True)
+            picture(200 + seed, 200 + number, seed + number).save(tmp_path / "images" / f"{number}.jpg")
+
+    written(0)
+    with agent_for({"photos": tmp_path}) as running:
+        loader = OffloadingDataLoader(Views(tmp_path), agent=running.ready().address("photos"), **LOADER)
+        for seed in (0, 50):
+            written(seed)
+            assert difference(epochs(loader, 1), epochs(DataLoader(Views(tmp_path), **LOADER), 1)) is None
+
+
+def test_a_folder_that_is_not_in_the_export(root: Path, agent: Agent, tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / "images").mkdir(exist_ok=True)
+        picture(90, 80, number).save(tmp_path / "images" / f"other{number}.jpg")
+    loader = OffloadingDataLoader(Pictures(tmp_path), agent=agent.address("photos"), **LOADER)
+    with pytest.raises(ConfigError, match="must name the dataset's folder"):
+        list(loader)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [({"policy": "sophon"}, "plans for each sample"), ({"agent": "local"}, "an agent on this host gains nothing")],
+)
+def test_what_such_a_dataset_cannot_have(root: Path, agent: Agent, arguments: dict[str, Any], says: str) -> None:
+    with pytest.warns(OffloadWarning, match=says):
+        loader = OffloadingDataLoader(Pictures(root), **{"agent": agent.address("photos"), **LOADER, **arguments})
+    assert difference(epochs(loader, 1), epochs(DataLoader(Pictures(root), **LOADER), 1)) is None
+
+
+def test_without_recording_nothing_is_asked_for(root: Path, agent: Agent) -> None:
+    with pytest.warns(OffloadWarning, match="Nothing is offloaded"):
+        loader = OffloadingDataLoader(
+            Pictures(root), agent=agent.address("photos"), options=OffloadOptions(record=False), **LOADER
+        )
+    epochs(loader, 1)
+    assert not loader.report().offloading
