@@ -13,6 +13,8 @@ from storage_agent.stores.store import IMAGE_SUFFIXES
 
 MAX_MEMBERS = 1 << 24
 """Of one archive."""
+UNPACKED = 1
+"""Number of the container, in the index of one archive, that holds its unpacked pictures; 0 is the archive."""
 
 
 class ArchiveRefused(Exception):
@@ -61,6 +63,14 @@ class Members:
         elif key:
             self._kept[key] = (0, offset, length, crc)
 
+    def add_unpacked(self, name: str, *, offset: int, length: int, crc: int) -> None:
+        """A regular file whose bytes lie among the archive's unpacked pictures; see `add_file`."""
+        key = self._key(name)
+        if length > MAX_LENGTH:
+            self._leave_out(key, name, "larger than 4 GiB", "serve it from a folder")
+        elif key:
+            self._kept[key] = (UNPACKED, offset, length, crc)
+
     def add_link(self, name: str, target: str) -> None:
         """A symbolic link."""
         key, to = self._key(name), _encoded(target)
@@ -92,6 +102,9 @@ class Members:
             ArchiveRefused: it is a picture.
         """
         self._leave_out(self._key(name), name, why, remedy)
+
+    def __len__(self) -> int:
+        return len(self._kept)
 
     def entries(self) -> Iterator[IndexEntry]:
         """What is kept, in the order of names."""
