@@ -11,7 +11,7 @@ import errno
 import mmap
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import IO, Any, NamedTuple
 
 import pyarrow
@@ -20,7 +20,7 @@ import xxhash
 
 from storage_agent.stores.archives.members import MAX_MEMBERS, ArchiveRefused, Members
 from storage_agent.stores.archives.notes import WRITE_PLAIN
-from storage_agent.stores.archives.pictures import picture_suffix
+from storage_agent.stores.archives.pictures import listed, picture_suffix, see_one_column
 from storage_agent.stores.archives.unpacked import UnpackedPictures
 
 MAX_CHUNK_NBYTES = 4 << 30
@@ -29,8 +29,6 @@ _BATCH_ROWS = 16
 """Rows decoded at once: pictures of 100 MB each still fit into the memory of the process."""
 _BUFFER_NBYTES = 1 << 20
 _LENGTH = struct.Struct("<I")
-_SHOWN = 20
-"""Columns that a message names."""
 _DICTIONARIES = {"RLE_DICTIONARY", "PLAIN_DICTIONARY"}
 _IN_ONE_PIECE = {"PLAIN", "RLE", "BIT_PACKED", *_DICTIONARIES}
 """Encodings of a column whose values lie in one piece; RLE and BIT_PACKED write only which values are null."""
@@ -132,23 +130,14 @@ def _column_of(schema: Any, asked: str) -> int:
     found = structs or binary
     if asked:
         found = {name: number for name, number in {**binary, **structs}.items() if name == asked}
-    if len(found) > 1:
-        raise ArchiveRefused(
-            f"its column of pictures must be named where several may be it, got {_listed(found)}; write one behind the "
-            "location: parquet://PATH#COLUMN"
-        )
+    see_one_column(found, "parquet")
     if not found:
         which = f"column {asked[:200]!r}" if asked else "a column"
         raise ArchiveRefused(
             f"it must have {which} of pictures, whose rows hold bytes, or a struct with a field `bytes`, and no list "
-            f"of them, got {_listed(names)}"
+            f"of them, got {listed(names)}"
         )
     return found.popitem()[1]
-
-
-def _listed(names: Sequence[str] | dict[str, Any]) -> str:
-    shown = ", ".join(repr(name[:100]) for name in list(names)[:_SHOWN])
-    return shown + (", ..." if len(names) > _SHOWN else "")
 
 
 def _see_plain(table: Any, path: str) -> None:

@@ -296,22 +296,6 @@ def test_a_footer_at_which_pyarrow_ends_the_process(tmp_path: Path, opened: Open
         opened(path)
 
 
-def test_a_file_that_is_replaced_under_its_index(tmp_path: Path, opened: Opened) -> None:
-    """By one of equal size: its time of change tells; if that is equal, too, the pictures' checksums do."""
-    made = pictures(9)
-    path = table_of(tmp_path / "t.parquet", made)
-    store, other = opened(path), opened(path)
-    content, status = path.read_bytes(), os.stat(path)
-    (tmp_path / "new").write_bytes(content.replace(made[4], bytes(len(made[4]))))
-    os.replace(tmp_path / "new", path)
-    with pytest.raises(SampleUnreadable, match=r"t\.parquet, which has changed, for 't/00000004.jpg'"):
-        store.read("t/00000004.jpg")
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert other.read("t/00000005.jpg") == made[5]
-    with pytest.raises(SampleUnreadable, match=r"its index notes, .* 't/00000004.jpg' .* copy it anew"):
-        other.read("t/00000004.jpg")
-
-
 # --- compressed pictures ----------------------------------------------------------------------------------------
 
 
