@@ -12,6 +12,7 @@ import torch
 
 from sophon_loader import FileDataset, OffloadingDataLoader, RemoteFiles
 from tests.support.agents import Agent, agent_for
+from tests.support.lance_sets import write_lance
 from tests.support.loaders import QUICK, samples_of
 from tests.support.mds import set_of
 from tests.support.pictures import make_tree, train_transform
@@ -52,6 +53,14 @@ def _mds(root: Path, shards: dict[str, list[Path]]) -> tuple[str, Labels]:
     return f"mds://{root}/mds", lambda: list(range(FILES))
 
 
+def _lance(root: Path, shards: dict[str, list[Path]]) -> tuple[str, Labels]:
+    """A set of two fragments, in data files and files of larger pictures."""
+    (values,) = [[path.read_bytes() for path in paths] for paths in shards.values()]
+    for some in (values[:20], values[20:]):
+        write_lance(root / "part-0.lance", some, inline_size_threshold=700)
+    return f"lance://{root}/part-0.lance", lambda: list(range(FILES))
+
+
 class Served:
     """An agent with such an export, a folder with its pictures in files, and their labels."""
 
@@ -61,16 +70,17 @@ class Served:
         self.labels = labels
 
 
-@pytest.fixture(scope="module", params=[_plain, _compressed, _mds])
+@pytest.fixture(scope="module", params=[(_plain, 20), (_compressed, 20), (_mds, 20), (_lance, FILES)])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     root = tmp_path_factory.mktemp("tables")
     paths = sorted(path for path in make_tree(root / "tree", FILES).rglob("*.*"))
-    shards = {"part-0": paths[:20], "part-1": paths[20:]}
+    make, first = request.param
+    shards = {name: some for name, some in (("part-0", paths[:first]), ("part-1", paths[first:])) if some}
     for name, some in shards.items():
         (root / "files" / name).mkdir(parents=True)
         for row, path in enumerate(some):
             (root / "files" / name / f"{row:08}{path.suffix}").write_bytes(path.read_bytes())
-    location, labels = request.param(root, shards)
+    location, labels = make(root, shards)
     with agent_for({"d": location}, "--index-folder", str(root / "indexes")) as running:
         yield Served(running, root / "files", labels)
 

@@ -1,4 +1,4 @@
-"""Archives whose members can be read one by one: tar files; zip files and MDS shards, not compressed; parquet files."""
+"""Archives whose members can be read one by one: tar, plain zip and parquet files, MDS and Lance sets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Archive:
 
     Args:
         export: the export's name, for the texts of errors.
-        location: `tar://`, `zip://`, `parquet://` or `mds://` and a path, which may have ranges in braces and `*`.
+        location: `tar://`, `zip://`, `parquet://`, `mds://` or `lance://` and a path, which may have ranges in braces
+            and `*`.
         max_file_nbytes: larger files are refused.
         index_folder: where indexes are kept; None for the usual one.
         found: the index and the archives that the agent found at its start; None before that.
@@ -262,17 +263,17 @@ class Archive:
         if version != self._index.containers[container]:
             raise self._changed(path, key)
 
-    def _changed(self, path: str, key: str) -> SampleUnreadable:
+    def _changed(self, path: str, key: str, how: str = "has changed") -> SampleUnreadable:
         return SampleUnreadable(
-            f"archives must stay as they were when the agent started, got {path}, which has changed, for {key!r} of "
-            f"export {self._export!r}; restart the agent"
+            f"archives must stay as they were when the agent started, got {path}, which {how}, for {key!r} of export "
+            f"{self._export!r}; restart the agent"
         )
 
     def _check_crc(self, expected: int, data: bytes, path: str, key: str, is_unpacked: bool) -> None:
         if (found := zlib.crc32(data)) == expected:
             return
         notes, remedy = "archive", "the archive is damaged: test it (unzip -t), copy it again, and restart the agent"
-        if self._location.startswith(("parquet:", "mds:")):
+        if self._location.startswith(("parquet:", "mds:", "lance:")):
             notes = "index"
             remedy = (
                 "the file was replaced or is damaged: copy it anew, so that its time changes, and restart the agent"
@@ -287,6 +288,8 @@ class Archive:
     def _read_error(self, error: OSError, path: str, key: str) -> SampleUnreadable | AgentBusy:
         if error.errno in NONE_LEFT:
             return refusals.no_descriptor()
+        if error.errno in (errno.ENOENT, errno.ESTALE):  # a Lance set was compacted, say
+            return self._changed(path, key, "is gone")
         return refusals.unreadable(self._export, key, f"{path}: {error.strerror}")
 
 

@@ -2,7 +2,7 @@
 
 It holds no keys and no sockets, and has a limit of memory. It takes one `IndexTask` as JSON on its standard input, with
 the number of its parent process, and gives one `Outcome` as JSON on its standard output. Or it takes the path of the
-index.json of an MDS set, and gives its shards.
+index.json of an MDS set, and gives its shards; or that of a Lance set, and gives its files, or indexes these.
 """
 
 from __future__ import annotations
@@ -95,10 +95,13 @@ class Outcome:
     Args:
         error: why there is no index; "" if there is one.
         shards: those of a set, where its list was the task.
+        version, files: number and paths of files of a Lance set's newest version, where these were the task.
     """
 
     error: str = ""
     shards: list[Shard] = field(default_factory=list)
+    version: int = 0
+    files: list[str] = field(default_factory=list)
 
 
 def main() -> int:
@@ -109,6 +112,8 @@ def main() -> int:
     try:
         if "set" in task:
             outcome.shards = _listed(task["set"], task["column"])
+        elif "lance" in task:
+            _read_lance(task, outcome)
         else:
             parts = [_part(**part) for part in task["parts"]]
             _carry_out(IndexTask(task["kind"], parts, task["whole"], task["column"]))
@@ -164,6 +169,32 @@ def _listed(path: str, column: str) -> list[Shard]:
         raise ArchiveRefused(f"{path} cannot be served: {refused}") from refused
     except MemoryError:
         raise ArchiveRefused(f"{path} needs more memory than there is to read it; make several sets of it") from None
+
+
+def _read_lance(task: dict[str, Any], outcome: Outcome) -> None:
+    """List the files of a Lance set, or index those that were listed."""
+    folder = task["lance"]
+    try:
+        if importlib.util.find_spec("lance") is None:
+            raise ArchiveRefused("reading it needs the package pylance; install it: pip install 'sophon_loader[lance]'")
+        for name in ("LANCE_CPU_THREADS", "LANCE_IO_THREADS"):  # one per core may reserve more memory than there is
+            os.environ[name] = "2"
+        with _limited_memory():
+            from storage_agent.stores.archives.lance import list_set, read_lance  # only here: others need no pylance
+
+            if "whole" not in task:
+                outcome.version, outcome.files = list_set(folder)
+                return
+            versions = {name: ContainerVersion(*version) for name, version in task["files"].items()}
+            sizes = {name: version.nbytes for name, version in versions.items()}
+            with tqdm(desc="index", unit=" rows", disable=None, file=sys.stderr) as bar:
+                members = read_lance(folder, task["version"], sizes, task["column"], lambda at: bar.update(at - bar.n))
+            for name, version in versions.items():
+                if ContainerVersion.of(os.stat(os.path.join(folder, name))) != version:
+                    raise ArchiveRefused("it must not change while it is indexed; start the agent again")
+            write_index(Path(task["whole"]), list(versions.values()), members.entries())
+    except ArchiveRefused as refused:
+        raise ArchiveRefused(f"{folder} cannot be served: {refused}") from refused
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def indexed(export: str, location: str, folder: Path | None) -> tuple[Indexed, I
 
     Args:
         export: its name, for the texts of errors.
-        location: `tar://`, `zip://`, `parquet://` or `mds://` and a path.
+        location: `tar://`, `zip://`, `parquet://`, `mds://` or `lance://` and a path.
         folder: where indexes are kept; None for the usual one.
 
     Raises:
@@ -71,6 +71,8 @@ def indexed(export: str, location: str, folder: Path | None) -> tuple[Indexed, I
     paths = containers_of(export, location)
     folder = private_index_folder(folder)
     parts = ArchiveLocation.of(location)
+    if parts.kind == "lance":
+        return _lance(export, parts, paths[0], folder)
     shards: list[Shard] = []
     if parts.kind == "mds":
         shards, paths = _shards(export, parts, paths[0])
@@ -82,10 +84,7 @@ def indexed(export: str, location: str, folder: Path | None) -> tuple[Indexed, I
         _make(export, parts, paths, states, folder, whole, shards)
         index = _opened(whole, unpacked)
     if index is None:
-        raise ConfigError(
-            f"the index of export {export!r} must stay in its folder once it is written, got none at {whole}; see that "
-            "nothing else empties the folder, or give the agent another --index-folder"
-        )
+        raise _gone(export, whole)
     index.notes.tell(export)
     has_unpacked = len(index.containers) > len(paths)
     return Indexed(str(whole), tuple(paths), unpacked=tuple(map(str, unpacked)) if has_unpacked else ()), index
@@ -104,6 +103,36 @@ def _shards(export: str, location: ArchiveLocation, path: str) -> tuple[list[Sha
         return shards, [shard_path(os.path.dirname(path), one.name) for one in shards]
     except ArchiveRefused as refused:
         raise ConfigError(f"export {export!r}: {path} cannot be served: {refused}") from refused
+
+
+def _lance(export: str, location: ArchiveLocation, top: str, folder: Path) -> tuple[Indexed, Index]:
+    """The index of the newest version of a Lance set, whose folder is `top`; see `indexed`."""
+    outcome = _asked(export, location, {"lance": top})
+    version, names = outcome["version"], outcome["files"]
+    try:
+        # Checked here as well, as the paths of shards are.
+        paths = [shard_path(top, name) for name in names]
+    except ArchiveRefused as refused:
+        raise ConfigError(f"export {export!r}: {top} cannot be served: {refused}") from refused
+    states = [_state(export, path) for path in paths]
+    whole = folder / _name(location.what, [top], states, [version, *names])
+    index = open_whole(whole)
+    if index is None:
+        files = {name: state[:2] for name, state in zip(names, states, strict=True)}
+        _asked(export, location, {"lance": top, "version": version, "files": files, "whole": str(whole)})
+        _remove_older(whole)
+        remove_unfinished(folder)
+        index = open_whole(whole)
+    if index is None:
+        raise _gone(export, whole)
+    return Indexed(str(whole), tuple(paths)), index
+
+
+def _gone(export: str, path: Path) -> ConfigError:
+    return ConfigError(
+        f"the index of export {export!r} must stay in its folder once it is written, got none at {path}; see that "
+        "nothing else empties the folder, or give the agent another --index-folder"
+    )
 
 
 def _make(
@@ -169,10 +198,11 @@ def _state(export: str, path: str) -> _State:
     return _State(*version, hashlib.sha256(b"".join(edges)).hexdigest())
 
 
-def _name(what: str, paths: Sequence[str], states: Sequence[_State], shards: Sequence[Shard]) -> str:
+def _name(what: str, paths: Sequence[str], states: Sequence[_State], shards: Sequence[object]) -> str:
     """The name of the index of some archives: which they are, how they are now, and what an index is.
 
-    Shards are also what their index.json says of them: another column or another count makes another index.
+    Shards are also what their index.json says of them: another column or another count makes another index. Of a Lance
+    set, `shards` are the number of its version and the names of its files, since a version may only delete rows.
     """
     which = hashlib.sha256(b"\0".join(map(os.fsencode, [what, *paths]))).hexdigest()[:24]
     state = hashlib.sha256(repr([MAGIC, _RULES, *map(tuple, states), *shards]).encode()).hexdigest()[:24]

@@ -41,13 +41,14 @@ class Members:
         """Why it may not be the whole archive, though it can be read."""
         self._seen = 0
 
-    def add_file(self, name: str, *, offset: int, length: int, crc: int | None = None) -> None:
+    def add_file(self, name: str, *, offset: int, length: int, crc: int | None = None, container: int = 0) -> None:
         """A regular file whose bytes lie in the archive as they are.
 
         Args:
             name: as the archive has it.
             offset, length: where its bytes lie.
             crc: the CRC-32 that the archive notes of them; None where it notes none.
+            container: number of the file in which they lie, for an archive of several.
 
         Raises:
             ArchiveRefused: they do not, or the name leads out of the archive.
@@ -61,7 +62,7 @@ class Members:
         if length > MAX_LENGTH:
             self._leave_out(key, name, "larger than 4 GiB", "serve it from a folder")
         elif key:
-            self._kept[key] = (0, offset, length, crc)
+            self._kept[key] = (container, offset, length, crc)
 
     def add_unpacked(self, name: str, *, offset: int, length: int, crc: int) -> None:
         """A regular file whose bytes lie among the archive's unpacked pictures; see `add_file`."""

@@ -327,7 +327,7 @@ def test_unpacked_pictures_that_are_gone_are_made_again(tmp_path: Path, opened: 
     location = f"parquet://{tmp_path}/*.parquet" if count > 1 else tmp_path / "0.parquet"
     store = opened(location)
     os.unlink(store.found.unpacked[0])
-    with pytest.raises(SampleUnreadable, match=r"\.unpacked: No such file"):
+    with pytest.raises(SampleUnreadable, match=r"\.unpacked, which is gone, for '0/00000001.jpg' .* restart the agent"):
         store.read("0/00000001.jpg")
     again = opened(location)
     assert again.describe() == store.describe()

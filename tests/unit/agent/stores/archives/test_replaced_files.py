@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sophon_loader.errors import SampleUnreadable
+from tests.support.lance_sets import write_lance
 from tests.support.mds import set_of
 from tests.unit.agent.stores.archives.made_archives import Opened
 
@@ -25,7 +26,13 @@ def _mds(folder: Path, values: list[bytes]) -> tuple[str, str]:
     return f"mds://{folder}", "s.mds"
 
 
-@pytest.mark.parametrize("kind", [_parquet, _mds])
+def _lance(folder: Path, values: list[bytes]) -> tuple[str, str]:
+    write_lance(folder / "s.lance", values)
+    (file,) = (folder / "s.lance").rglob("data/*.lance")
+    return f"lance://{folder}/s.lance", str(file.relative_to(folder))
+
+
+@pytest.mark.parametrize("kind", [_parquet, _mds, _lance])
 def test_a_file_that_is_replaced_under_its_index(
     tmp_path: Path, opened: Opened, kind: Callable[[Path, list[bytes]], tuple[str, str]]
 ) -> None:
