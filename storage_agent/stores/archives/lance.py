@@ -32,6 +32,7 @@ _AS_BLOBS = (
     "write the set anew with a column lance.blob_field(NAME), filled by lance.blob_array(files), and "
     'data_storage_version="2.2"'
 )
+_UNKNOWN = "a place that pylance does not tell"
 _ERRORS = (pyarrow.ArrowException, MemoryError, OSError, ValueError, ArithmeticError, LookupError, RuntimeError)
 
 
@@ -142,30 +143,43 @@ def _found(table: Any, folder: str, sizes: Mapping[str, int], column: str) -> It
         files = list(_data_files(fragment))
         for batch in fragment.to_batches(columns=[column], with_row_address=True, batch_size=_BATCH_ROWS):
             told, addresses = batch[column].to_pylist(), batch["_rowaddr"].to_pylist()
+            places = [_possible(files, sizes, one, number) for number, one in enumerate(told, row)]
             values = dict(table.read_blobs(column, addresses=addresses))
-            for place, address in zip(told, addresses, strict=True):
-                value = values.get(address)
-                if place is None or value is None:
-                    raise ArchiveRefused(f"its row {row} must have a picture, got none; {_NO_PICTURE}")
-                yield _seen(folder, files, sizes, place, value, row), value
+            for possible, address in zip(places, addresses, strict=True):
+                value = values.get(address) or b""
+                yield _seen(folder, possible, value, row), value
                 row += 1
 
 
-def _seen(
-    folder: str, files: list[str], sizes: Mapping[str, int], told: Mapping[str, Any], value: bytes, row: int
-) -> _Place:
-    """Where a value lies: there, where the set says, provided that its bytes do.
+def _possible(files: list[str], sizes: Mapping[str, int], told: Mapping[str, Any] | None, row: int) -> list[_Place]:
+    """Where a picture may lie, by the set's word, before pylance is asked for it: it would read at any host.
 
     A fragment to which columns were added has several data files.
+
+    Raises:
+        ArchiveRefused: outside of the set, or there is none.
     """
-    kind, offset = told["kind"], told["position"]
-    for file in files:
-        name = file
-        if kind != _INLINE:  # pylance writes the number with its lowest bit first
-            name = f"{_blob_folder(file)}/{format(told['blob_id'], '032b')[::-1]}.blob"
-        if kind in (_INLINE, _PACKED, _DEDICATED) and offset + len(value) <= sizes.get(name, -1):
-            with os.fdopen(open_regular(os.path.join(folder, name)), "rb") as opened:
-                if os.pread(opened.fileno(), len(value), offset) == value:
-                    return _Place(name, offset)
-    where = f"{str(told['blob_uri'])[:200]!r}" if told["blob_uri"] else "a place that pylance does not tell"
-    raise ArchiveRefused(f"its row {row} must lie in one piece in a file of the set, got one in {where}; {_AS_BLOBS}")
+    if told is None:
+        raise ArchiveRefused(f"its row {row} must have a picture, got none; {_NO_PICTURE}")
+    offset, end, places = told["position"], told["position"] + told["size"], []
+    for name in files if told["kind"] in (_INLINE, _PACKED, _DEDICATED) and not told["blob_uri"] else ():
+        if told["kind"] != _INLINE:  # pylance writes the number with its lowest bit first
+            name = f"{_blob_folder(name)}/{format(told['blob_id'], '032b')[::-1]}.blob"
+        if end <= sizes.get(name, -1):
+            places.append(_Place(name, offset))
+    if not places:
+        raise _elsewhere(row, f"{str(told['blob_uri'])[:200]!r}" if told["blob_uri"] else _UNKNOWN)
+    return places
+
+
+def _seen(folder: str, possible: list[_Place], value: bytes, row: int) -> _Place:
+    """The place at which a picture's bytes are."""
+    for place in possible:
+        with os.fdopen(open_regular(os.path.join(folder, place.name)), "rb") as file:
+            if os.pread(file.fileno(), len(value), place.offset) == value:
+                return place
+    raise _elsewhere(row, _UNKNOWN)
+
+
+def _elsewhere(row: int, where: str) -> ArchiveRefused:
+    return ArchiveRefused(f"its row {row} must lie in one piece in a file of the set, got one in {where}; {_AS_BLOBS}")
