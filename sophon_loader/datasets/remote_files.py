@@ -39,7 +39,7 @@ class RemoteFiles(RemoteImages):
     Files with one name up to its first dot, in one folder, are a sample; what follows the dot names a member.
 
     Args:
-        agent: `tcp://host:port/export[/folder]`, of tar, zip or parquet files, MDS shards, or a folder.
+        agent: `tcp://host:port/export[/folder]`, of archives, tables, sets or a folder.
         transform, target_transform: as for ImageFolder.
         target: the member that is the label: `cls` as int, `txt` as text, `json` parsed, and any whose extension ends
             in one of these, such as `meta.json`. Or a function of all members but the picture, {extension: bytes}. It

@@ -98,11 +98,28 @@ _ONLY = "samples with masks, boxes or several pictures, or not opened by Pillow 
 """Reason not to add these members to a class that would gain nothing; part of the warning about missing ones."""
 
 
+_TABLE = (
+    "a Hugging Face table, which an agent does not serve as it is; if its pictures lie in files, list them: files = "
+    'table.cast_column("image", datasets.Image(decode=False))["image"], and then sophon_loader.FileDataset(ROOT, '
+    '[row["path"] for row in files], table["label"], transform); if they lie in parquet files, serve these: '
+    "sophon-agent serve --export NAME=parquet:///PATH.parquet, and use sophon_loader.RemoteFiles"
+)
+
+
+def _is_table(value: Any) -> bool:
+    """Return whether a value is a table of Hugging Face's `datasets`, which need not be installed."""
+    return any((cls.__module__, cls.__name__) == ("datasets.arrow_dataset", "Dataset") for cls in type(value).__mro__)
+
+
 def _why(dataset: Any) -> str:
     """Return the reason why a dataset without a rule and without the protocol is not offloaded, and the remedy."""
     name = type(dataset).__name__
     if no_gain := why_no_gain(dataset):
         return f"{name} runs as in DataLoader: {no_gain}"
+    if _is_table(dataset):
+        return f"{name} is {_TABLE}"
+    if any(map(_is_table, getattr(dataset, "__dict__", {}).values())):
+        return f"{name} holds {_TABLE}"
     members = {"root": "root", "transform": "transform", "key": "key(index)", "target": "target(index)"}
     lacking = [text for member, text in members.items() if not hasattr(dataset, member)]
     what = " and ".join([", ".join(lacking[:-1]), lacking[-1]] if lacking[1:] else lacking) or "a length"

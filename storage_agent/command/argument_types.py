@@ -24,8 +24,9 @@ def add_export(group: argparse._ActionsContainer) -> None:
         type=export,
         metavar="NAME=FOLDER",
         help="A folder to serve, and the name by which loaders ask for it; or archives: tar:///data/x.tar, "
-        "zip:///data/x.zip, parquet:///data/x.parquet, also with {000..099} and *; or an MDS set: mds:///data/set; or "
-        "a bucket: s3://bucket/prefix, gs://, az://. Repeat it to serve several.",
+        "zip:///data/x.zip, parquet:///data/x.parquet, also with {000..099} and *; or an MDS or Lance set: "
+        "mds:///data/set, lance:///data/x.lance; or a bucket: s3://bucket/prefix, gs://, az://. "
+        "Repeat it to serve several.",
     )
 
 

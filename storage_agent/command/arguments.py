@@ -42,6 +42,8 @@ examples:
   sophon-agent serve --export "food=parquet:///data/food101/train-*.parquet"
   # Pictures in the shards that MosaicML streaming writes, uncompressed:
   sophon-agent serve --export food=mds:///data/food101-mds
+  # Pictures in a blob column of a Lance set (pip install 'sophon_loader[lance]'):
+  sophon-agent serve --export food=lance:///data/food101.lance
   # Objects of a bucket, with the credentials of the environment (pip install 'sophon_loader[stores]'):
   sophon-agent serve --export imagenet=s3://bucket/imagenet/train
   # Beside other agents, in a folder where all of them say that they are there:

@@ -26,6 +26,7 @@ class Indexed:
         index: path of the index.
         containers: paths of the archives, by their number in the index.
         fetcher: address of the process that reads objects of a far store.
+        unpacked: paths of the archives' unpacked pictures, by the same number; none where no archive has any.
         kept: True if the index is a listing that later starts use as well; False if it belongs to this start.
     """
 
@@ -33,6 +34,7 @@ class Indexed:
     containers: tuple[str, ...] = ()
     fetcher: str = ""
     kept: bool = False
+    unpacked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from storage_agent.stores.store import Store
 
 STORES: dict[str, type[Store]] = {
     "": Folder,
-    **dict.fromkeys(("tar", "zip", "parquet", "mds"), Archive),
+    **dict.fromkeys(("tar", "zip", "parquet", "mds", "lance"), Archive),
     **dict.fromkeys(SCHEMES, Far),
 }
 """The store of each scheme, the part of a location in front of `://`; "" is a location without one."""
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
-_MEANT = re.compile(r"(tar|zip|parquet|mds|s3|gs|az):")
+_MEANT = re.compile(r"(tar|zip|parquet|mds|lance|s3|gs|az):")
 """What is meant as a location with a scheme, and lacks slashes."""
 
 

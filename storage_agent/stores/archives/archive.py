@@ -1,4 +1,4 @@
-"""Archives whose members can be read one by one: tar files; zip and parquet files and MDS shards, not compressed."""
+"""Archives whose members can be read one by one: tar, plain zip and parquet files, MDS and Lance sets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Archive:
 
     Args:
         export: the export's name, for the texts of errors.
-        location: `tar://`, `zip://`, `parquet://` or `mds://` and a path, which may have ranges in braces and `*`.
+        location: `tar://`, `zip://`, `parquet://`, `mds://` or `lance://` and a path, which may have ranges in braces
+            and `*`.
         max_file_nbytes: larger files are refused.
         index_folder: where indexes are kept; None for the usual one.
         found: the index and the archives that the agent found at its start; None before that.
@@ -187,7 +188,7 @@ class Archive:
                 f"the index of export {self._export!r} must be there while the agent runs, got none at "
                 f"{self.found.index}: {error}; restart the agent"
             ) from error
-        if len(index.containers) != len(self.found.containers):
+        if len(index.containers) != len(self.found.containers) + len(self.found.unpacked):
             raise SampleUnreadable(f"the index of export {self._export!r} must be of its archives; restart the agent")
         return index
 
@@ -227,7 +228,12 @@ class Archive:
 
     def _read(self, entry: IndexEntry, key: str, nbytes: int) -> bytes:
         assert self.found is not None
-        path = self.found.containers[entry.container]
+        count = len(self.found.containers)
+        path = self.found.containers[entry.container % count]
+        is_unpacked = entry.container >= count
+        if is_unpacked:
+            self._see_same(path, entry.container - count, key)
+            path = self.found.unpacked[entry.container - count]
         try:
             descriptor = open_regular(path)
             try:
@@ -238,24 +244,42 @@ class Archive:
         except OSError as error:
             raise self._read_error(error, path, key) from error
         if version != self._index.containers[entry.container] or len(data) != nbytes:
-            raise SampleUnreadable(
-                f"archives must stay as they were when the agent started, got {path}, which has changed, for "
-                f"{key!r} of export {self._export!r}; restart the agent"
-            )
+            raise self._changed(path, key)
         if entry.crc is not None and nbytes == entry.length and not self._intact[entry.position]:
-            self._check_crc(entry.crc, data, path, key)
+            self._check_crc(entry.crc, data, path, key, is_unpacked)
             self._intact[entry.position] = 1
         return data
 
-    def _check_crc(self, expected: int, data: bytes, path: str, key: str) -> None:
+    def _see_same(self, path: str, container: int, key: str) -> None:
+        """See that the archive of an unpacked picture is the one that was unpacked.
+
+        Raises:
+            SampleUnreadable: it is another one.
+        """
+        try:
+            version = ContainerVersion.of(os.stat(path))
+        except OSError as error:
+            raise self._read_error(error, path, key) from error
+        if version != self._index.containers[container]:
+            raise self._changed(path, key)
+
+    def _changed(self, path: str, key: str, how: str = "has changed") -> SampleUnreadable:
+        return SampleUnreadable(
+            f"archives must stay as they were when the agent started, got {path}, which {how}, for {key!r} of export "
+            f"{self._export!r}; restart the agent"
+        )
+
+    def _check_crc(self, expected: int, data: bytes, path: str, key: str, is_unpacked: bool) -> None:
         if (found := zlib.crc32(data)) == expected:
             return
         notes, remedy = "archive", "the archive is damaged: test it (unzip -t), copy it again, and restart the agent"
-        if self._location.startswith(("parquet:", "mds:")):
+        if self._location.startswith(("parquet:", "mds:", "lance:")):
             notes = "index"
             remedy = (
                 "the file was replaced or is damaged: copy it anew, so that its time changes, and restart the agent"
             )
+        if is_unpacked:
+            remedy = "the disk may be damaged: remove this file, and restart the agent, which makes it anew"
         raise SampleUnreadable(
             f"member must have the CRC-32 that its {notes} notes, {expected:08x}, got {found:08x} for {key!r} of "
             f"export {self._export!r} in {path}; {remedy}"
@@ -264,6 +288,8 @@ class Archive:
     def _read_error(self, error: OSError, path: str, key: str) -> SampleUnreadable | AgentBusy:
         if error.errno in NONE_LEFT:
             return refusals.no_descriptor()
+        if error.errno in (errno.ENOENT, errno.ESTALE):  # a Lance set was compacted, say
+            return self._changed(path, key, "is gone")
         return refusals.unreadable(self._export, key, f"{path}: {error.strerror}")
 
 

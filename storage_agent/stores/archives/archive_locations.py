@@ -26,8 +26,8 @@ class ArchiveLocation:
     """A location in its parts.
 
     Args:
-        kind: its scheme: "tar", "zip", "parquet" or "mds".
-        path: may have ranges in braces and `*`, except for "mds".
+        kind: its scheme: "tar", "zip", "parquet", "mds" or "lance".
+        path: may have ranges in braces and `*`, except for "mds" and "lance".
         column: the name of the column of a table or set that holds the pictures; "" where none is named.
 
     Example:
@@ -43,7 +43,7 @@ class ArchiveLocation:
     def of(location: str) -> ArchiveLocation:
         """The parts of what stands behind `--export NAME=`."""
         kind, _, path = location.partition("://")
-        if kind in ("parquet", "mds") and not os.path.exists(path):
+        if kind in ("parquet", "mds", "lance") and not os.path.exists(path):
             front, mark, column = path.rpartition("#")
             if mark and "/" not in column:
                 return ArchiveLocation(kind, front, column)
@@ -56,11 +56,14 @@ class ArchiveLocation:
 
 
 def containers_of(export: str, location: str) -> list[str]:
-    """The paths of an export's archives, in the order of the location and of names; of an MDS set, its index.json.
+    """The paths of an export's archives, in the order of the location and of names.
+
+    Of an MDS set, that is its index.json; of a Lance set, its folder.
 
     Args:
         export: its name, for the texts of errors.
-        location: `tar://`, `zip://`, `parquet://` or `mds://` and a path, which may have ranges in braces and `*`.
+        location: `tar://`, `zip://`, `parquet://`, `mds://` or `lance://` and a path, which may have ranges in braces
+            and `*`.
 
     Raises:
         ConfigError: one is not there, or cannot be served.
@@ -75,6 +78,12 @@ def containers_of(export: str, location: str) -> list[str]:
     if scheme == "mds":
         path = os.path.join(path, "index.json") if os.path.isdir(path) else path
         _check(export, scheme, path)
+        return [os.path.abspath(path)]
+    if scheme == "lance":
+        if not os.path.isdir(path):
+            raise ConfigError(
+                f"export {export!r} must be the folder of a Lance set, got {path}, which is none; give it"
+            )
         return [os.path.abspath(path)]
     found = [path] if os.path.exists(path) else [one for each in _spelled_out(export, path) for one in _there(each)]
     if not found:

@@ -34,6 +34,7 @@ UNFINISHED = ".making-"
 """How the name of a file that is being written begins."""
 MAGIC = b"SOPHIDX\3"
 """The form of an index."""
+UNPACKED_SUFFIX = ".unpacked"
 UNFINISHED_S = 24 * 3600
 """Age in seconds at which nobody writes a file any more, nor is about to open it."""
 _HEADER = struct.Struct("<8sIIQQ16s")
@@ -183,6 +184,19 @@ class Index:
 
     def __iter__(self) -> Iterator[IndexEntry]:
         return map(self.entry, range(self._count))
+
+
+NOT_THERE = ContainerVersion(0, 0)
+"""Stands for the unpacked pictures of an archive that has none."""
+
+
+def unpacked_path(index: Path) -> Path:
+    """The path of the unpacked pictures of an archive.
+
+    Args:
+        index: path of the archive's own index.
+    """
+    return index.with_suffix(UNPACKED_SUFFIX)
 
 
 def write_index(

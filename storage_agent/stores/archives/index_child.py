@@ -2,7 +2,7 @@
 
 It holds no keys and no sockets, and has a limit of memory. It takes one `IndexTask` as JSON on its standard input, with
 the number of its parent process, and gives one `Outcome` as JSON on its standard output. Or it takes the path of the
-index.json of an MDS set, and gives its shards.
+index.json of an MDS set, and gives its shards; or that of a Lance set, and gives its files, or indexes these.
 """
 
 from __future__ import annotations
@@ -26,12 +26,21 @@ from tqdm import tqdm
 
 from sophon_loader.host.regular import open_regular
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
-from storage_agent.stores.archives.index import FOLDER, ContainerVersion, Index, IndexEntry, write_index
+from storage_agent.stores.archives.index import (
+    FOLDER,
+    NOT_THERE,
+    ContainerVersion,
+    Index,
+    IndexEntry,
+    unpacked_path,
+    write_index,
+)
 from storage_agent.stores.archives.mds import read_set, read_shard
-from storage_agent.stores.archives.members import ArchiveRefused, LeftOut, Members
-from storage_agent.stores.archives.notes import Found, Notes
+from storage_agent.stores.archives.members import UNPACKED, ArchiveRefused, LeftOut, Members
+from storage_agent.stores.archives.notes import Found, Notes, Unpacked
 from storage_agent.stores.archives.shards import Shard
 from storage_agent.stores.archives.tar import read_tar
+from storage_agent.stores.archives.unpacked import UnpackedPictures
 from storage_agent.stores.archives.zip import read_zip
 from storage_agent.stores.store import IMAGE_SUFFIXES
 
@@ -86,10 +95,13 @@ class Outcome:
     Args:
         error: why there is no index; "" if there is one.
         shards: those of a set, where its list was the task.
+        version, files: number and paths of files of a Lance set's newest version, where these were the task.
     """
 
     error: str = ""
     shards: list[Shard] = field(default_factory=list)
+    version: int = 0
+    files: list[str] = field(default_factory=list)
 
 
 def main() -> int:
@@ -100,6 +112,8 @@ def main() -> int:
     try:
         if "set" in task:
             outcome.shards = _listed(task["set"], task["column"])
+        elif "lance" in task:
+            _read_lance(task, outcome)
         else:
             parts = [_part(**part) for part in task["parts"]]
             _carry_out(IndexTask(task["kind"], parts, task["whole"], task["column"]))
@@ -157,6 +171,32 @@ def _listed(path: str, column: str) -> list[Shard]:
         raise ArchiveRefused(f"{path} needs more memory than there is to read it; make several sets of it") from None
 
 
+def _read_lance(task: dict[str, Any], outcome: Outcome) -> None:
+    """List the files of a Lance set, or index those that were listed."""
+    folder = task["lance"]
+    try:
+        if importlib.util.find_spec("lance") is None:
+            raise ArchiveRefused("reading it needs the package pylance; install it: pip install 'sophon_loader[lance]'")
+        for name in ("LANCE_CPU_THREADS", "LANCE_IO_THREADS"):  # one per core may reserve more memory than there is
+            os.environ[name] = "2"
+        with _limited_memory():
+            from storage_agent.stores.archives.lance import list_set, read_lance  # only here: others need no pylance
+
+            if "whole" not in task:
+                outcome.version, outcome.files = list_set(folder)
+                return
+            versions = {name: ContainerVersion(*version) for name, version in task["files"].items()}
+            sizes = {name: version.nbytes for name, version in versions.items()}
+            with tqdm(desc="index", unit=" rows", disable=None, file=sys.stderr) as bar:
+                members = read_lance(folder, task["version"], sizes, task["column"], lambda at: bar.update(at - bar.n))
+            for name, version in versions.items():
+                if ContainerVersion.of(os.stat(os.path.join(folder, name))) != version:
+                    raise ArchiveRefused("it must not change while it is indexed; start the agent again")
+            write_index(Path(task["whole"]), list(versions.values()), members.entries())
+    except ArchiveRefused as refused:
+        raise ArchiveRefused(f"{folder} cannot be served: {refused}") from refused
+
+
 @contextmanager
 def _limited_memory() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -169,16 +209,19 @@ def _limited_memory() -> Iterator[None]:
 
 
 def _index(task: IndexTask, part: ArchivePart, seen: Callable[[int], None]) -> None:
-    with _limited_memory():
+    with _limited_memory(), UnpackedPictures(unpacked_path(Path(part.index))) as unpacked:
         with os.fdopen(open_regular(part.path), "rb") as file:
-            members = _members(task, part, file, seen)
+            members = _members(task, part, file, seen, unpacked)
             version = ContainerVersion.of(os.fstat(file.fileno()))
         if version != (part.nbytes, part.modified_ns):
             raise ArchiveRefused("it must not change while it is indexed; start the agent again once it is written")
-        write_index(Path(part.index), [version], members.entries(), lambda: _notes(members, part.path))
+        versions = [version, unpacked.keep(part.modified_ns)] if unpacked.count else [version]
+        write_index(Path(part.index), versions, members.entries(), lambda: _notes(members, part.path, unpacked))
 
 
-def _members(task: IndexTask, part: ArchivePart, file: IO[bytes], seen: Callable[[int], None]) -> Members:
+def _members(
+    task: IndexTask, part: ArchivePart, file: IO[bytes], seen: Callable[[int], None], unpacked: UnpackedPictures
+) -> Members:
     if part.shard is not None:
         return read_shard(file, part.nbytes, seen, part.shard)
     if task.kind != "parquet":
@@ -188,11 +231,12 @@ def _members(task: IndexTask, part: ArchivePart, file: IO[bytes], seen: Callable
     from storage_agent.stores.archives.parquet import read_parquet  # only here: other archives need no pyarrow
 
     folder = os.path.basename(part.path).removesuffix(".parquet")
-    return read_parquet(file, part.nbytes, seen, folder=folder, column=task.column)
+    return read_parquet(file, part.nbytes, seen, folder=folder, column=task.column, unpacked=unpacked)
 
 
-def _notes(members: Members, path: str) -> Notes:
-    return Notes(members.left_out.reasons, doubts={why: (1, path) for why in members.doubts})
+def _notes(members: Members, path: str, unpacked: UnpackedPictures) -> Notes:
+    found = Unpacked(unpacked.count, len(members), unpacked.nbytes, path) if unpacked.count else Unpacked()
+    return Notes(members.left_out.reasons, doubts={why: (1, path) for why in members.doubts}, unpacked=found)
 
 
 def _merge(task: IndexTask) -> None:
@@ -209,16 +253,30 @@ def _merge(task: IndexTask) -> None:
         doubts.join(index.notes.doubts)
     paths = [part.path for part in task.parts]
     above = _names_of(paths, task.kind) if flat else [b""] * len(paths)
-    numbered = [_numbered(index, number, above[number], left_out) for number, index in enumerate(indexes)]
+    numbered = [
+        _numbered(index, (number, len(indexes) + number), above[number], left_out)
+        for number, index in enumerate(indexes)
+    ]
     merged = heapq.merge(*numbered, key=operator.itemgetter(0))
     versions = [ContainerVersion(part.nbytes, part.modified_ns) for part in task.parts]
+    unpacked = _all_unpacked(indexes, outside.count + inside.count)
+    if unpacked.count:
+        versions += [index.containers[UNPACKED] if index.notes.unpacked.count else NOT_THERE for index in indexes]
 
     def notes() -> Notes:
         if outside.count and inside.count:
-            return Notes(left_out.reasons, outside, inside, flat, doubts=doubts.reasons)
-        return Notes(left_out.reasons, doubts=doubts.reasons)
+            return Notes(left_out.reasons, outside, inside, flat, doubts=doubts.reasons, unpacked=unpacked)
+        return Notes(left_out.reasons, doubts=doubts.reasons, unpacked=unpacked)
 
     write_index(Path(task.whole), versions, (entry for _, entry in _once(merged, paths, left_out)), notes)
+
+
+def _all_unpacked(indexes: Sequence[Index], of: int) -> Unpacked:
+    """What the indexes together say of unpacked pictures; `of` is the number of all pictures."""
+    found = [one for index in indexes if (one := index.notes.unpacked).count]
+    if not found:
+        return Unpacked()
+    return Unpacked(sum(one.count for one in found), of, sum(one.nbytes for one in found), found[0].first)
 
 
 def _pictures(indexes: Sequence[Index]) -> tuple[Found, Found]:
@@ -250,14 +308,18 @@ def _names_of(paths: list[str], kind: str) -> list[bytes]:
     return [os.fsencode(full if short in taken else short) + b"/" for full, short in zip(names, bare, strict=True)]
 
 
-def _numbered(index: Index, number: int, above: bytes, left_out: LeftOut) -> Iterator[tuple[bytes, int, IndexEntry]]:
+def _numbered(
+    index: Index, numbers: tuple[int, int], above: bytes, left_out: LeftOut
+) -> Iterator[tuple[bytes, int, IndexEntry]]:
+    """(name, number of its archive, entry) of each member; `numbers` are those of the archive and of its unpacked
+    pictures among all containers."""
     for entry in index:
         name = above + entry.name
         if len(name) > MAX_KEY_NBYTES:
             left_out.add(name, f"names of more than {MAX_KEY_NBYTES} bytes", "shorten them")
             continue
-        where = number if entry.container == 0 else entry.container
-        yield name, number, entry._replace(name=name, container=where)
+        where = numbers[entry.container] if entry.container <= UNPACKED else entry.container
+        yield name, numbers[0], entry._replace(name=name, container=where)
 
 
 def _once(

@@ -21,12 +21,15 @@ from storage_agent.host.agent_settings import Indexed
 from storage_agent.stores.archives.archive_locations import ArchiveLocation, containers_of
 from storage_agent.stores.archives.index import (
     MAGIC,
+    NOT_THERE,
     UNFINISHED,
     UNFINISHED_S,
+    UNPACKED_SUFFIX,
     ContainerVersion,
     Index,
     open_whole,
     remove_unused,
+    unpacked_path,
 )
 from storage_agent.stores.archives.members import ArchiveRefused
 from storage_agent.stores.archives.shards import Shard, shard_path
@@ -59,7 +62,7 @@ def indexed(export: str, location: str, folder: Path | None) -> tuple[Indexed, I
 
     Args:
         export: its name, for the texts of errors.
-        location: `tar://`, `zip://`, `parquet://` or `mds://` and a path.
+        location: `tar://`, `zip://`, `parquet://`, `mds://` or `lance://` and a path.
         folder: where indexes are kept; None for the usual one.
 
     Raises:
@@ -68,22 +71,23 @@ def indexed(export: str, location: str, folder: Path | None) -> tuple[Indexed, I
     paths = containers_of(export, location)
     folder = private_index_folder(folder)
     parts = ArchiveLocation.of(location)
+    if parts.kind == "lance":
+        return _lance(export, parts, paths[0], folder)
     shards: list[Shard] = []
     if parts.kind == "mds":
         shards, paths = _shards(export, parts, paths[0])
     states = [_state(export, path) for path in paths]
     whole = folder / _name(parts.what, paths, states, shards)
-    index = open_whole(whole)
+    unpacked = [unpacked_path(one) for one in _part_indexes(folder, parts.what, paths, states, shards)]
+    index = _opened(whole, unpacked)
     if index is None:
         _make(export, parts, paths, states, folder, whole, shards)
-        index = open_whole(whole)
+        index = _opened(whole, unpacked)
     if index is None:
-        raise ConfigError(
-            f"the index of export {export!r} must stay in its folder once it is written, got none at {whole}; see that "
-            "nothing else empties the folder, or give the agent another --index-folder"
-        )
+        raise _gone(export, whole)
     index.notes.tell(export)
-    return Indexed(str(whole), tuple(paths)), index
+    has_unpacked = len(index.containers) > len(paths)
+    return Indexed(str(whole), tuple(paths), unpacked=tuple(map(str, unpacked)) if has_unpacked else ()), index
 
 
 def _shards(export: str, location: ArchiveLocation, path: str) -> tuple[list[Shard], list[str]]:
@@ -101,6 +105,36 @@ def _shards(export: str, location: ArchiveLocation, path: str) -> tuple[list[Sha
         raise ConfigError(f"export {export!r}: {path} cannot be served: {refused}") from refused
 
 
+def _lance(export: str, location: ArchiveLocation, top: str, folder: Path) -> tuple[Indexed, Index]:
+    """The index of the newest version of a Lance set, whose folder is `top`; see `indexed`."""
+    outcome = _asked(export, location, {"lance": top})
+    version, names = outcome["version"], outcome["files"]
+    try:
+        # Checked here as well, as the paths of shards are.
+        paths = [shard_path(top, name) for name in names]
+    except ArchiveRefused as refused:
+        raise ConfigError(f"export {export!r}: {top} cannot be served: {refused}") from refused
+    states = [_state(export, path) for path in paths]
+    whole = folder / _name(location.what, [top], states, [version, *names])
+    index = open_whole(whole)
+    if index is None:
+        files = {name: state[:2] for name, state in zip(names, states, strict=True)}
+        _asked(export, location, {"lance": top, "version": version, "files": files, "whole": str(whole)})
+        _remove_older(whole)
+        remove_unfinished(folder)
+        index = open_whole(whole)
+    if index is None:
+        raise _gone(export, whole)
+    return Indexed(str(whole), tuple(paths)), index
+
+
+def _gone(export: str, path: Path) -> ConfigError:
+    return ConfigError(
+        f"the index of export {export!r} must stay in its folder once it is written, got none at {path}; see that "
+        "nothing else empties the folder, or give the agent another --index-folder"
+    )
+
+
 def _make(
     export: str,
     location: ArchiveLocation,
@@ -111,9 +145,9 @@ def _make(
     shards: Sequence[Shard],
 ) -> None:
     parts: list[dict[str, Any]] = []  # see `index_child.ArchivePart`
-    for number, (path, state) in enumerate(zip(paths, states, strict=True)):
+    indexes = _part_indexes(folder, location.what, paths, states, shards)
+    for number, (path, state, index) in enumerate(zip(paths, states, indexes, strict=True)):
         shard = shards[number : number + 1]
-        index = folder / _name(location.what, [path], [state], shard)
         part: dict[str, Any] = {"path": path, "nbytes": state.nbytes, "modified_ns": state.modified_ns}
         facts = asdict(shard[0]) if shard else None
         parts.append({**part, "index": str(index), "wanted": not _is_reserved(index), "shard": facts})
@@ -164,30 +198,58 @@ def _state(export: str, path: str) -> _State:
     return _State(*version, hashlib.sha256(b"".join(edges)).hexdigest())
 
 
-def _name(what: str, paths: Sequence[str], states: Sequence[_State], shards: Sequence[Shard]) -> str:
+def _name(what: str, paths: Sequence[str], states: Sequence[_State], shards: Sequence[object]) -> str:
     """The name of the index of some archives: which they are, how they are now, and what an index is.
 
-    Shards are also what their index.json says of them: another column or another count makes another index.
+    Shards are also what their index.json says of them: another column or another count makes another index. Of a Lance
+    set, `shards` are the number of its version and the names of its files, since a version may only delete rows.
     """
     which = hashlib.sha256(b"\0".join(map(os.fsencode, [what, *paths]))).hexdigest()[:24]
     state = hashlib.sha256(repr([MAGIC, _RULES, *map(tuple, states), *shards]).encode()).hexdigest()[:24]
     return f"{which}-{state}{_SUFFIX}"
 
 
+def _part_indexes(
+    folder: Path, what: str, paths: Sequence[str], states: Sequence[_State], shards: Sequence[Shard]
+) -> list[Path]:
+    """The path of the index of each archive alone."""
+    each = zip(paths, states, strict=True)
+    return [folder / _name(what, [path], [state], shards[n : n + 1]) for n, (path, state) in enumerate(each)]
+
+
+def _opened(path: Path, unpacked: Sequence[Path]) -> Index | None:
+    """An index that is whole, as are the files of unpacked pictures, one per archive; None if one is missing."""
+    index = open_whole(path)
+    if index is None or all(map(_is_there, unpacked, index.containers[len(unpacked) :])):
+        return index
+    return None
+
+
+def _is_there(path: Path, version: ContainerVersion) -> bool:
+    try:
+        return version == NOT_THERE or ContainerVersion.of(path.stat()) == version
+    except OSError:
+        return False
+
+
 def _is_reserved(path: Path) -> bool:
     """Whether an index is there and whole; it counts as new then, so that no other start removes it meanwhile."""
     with contextlib.suppress(OSError):
         os.utime(path)
-    return open_whole(path) is not None
+    return _opened(path, [unpacked_path(path)]) is not None
 
 
 def _remove_older(path: Path) -> None:
-    """Remove the indexes of what the same archives were before, unless agents use them.
+    """Remove the indexes of what the same archives were before, unless agents use them, and pictures without an index.
 
     They may be what other hosts have at these paths now.
     """
     which = path.name.partition("-")[0]
     remove_unused(one for one in path.parent.glob(f"{which}-*{_SUFFIX}") if one != path)
+    for one in path.parent.glob(f"{which}-*{UNPACKED_SUFFIX}"):
+        with contextlib.suppress(OSError):  # its time of change is the archive's
+            if not one.with_suffix(_SUFFIX).exists() and time.time() - one.stat().st_ctime > UNFINISHED_S:
+                one.unlink()
 
 
 def remove_unfinished(folder: Path) -> None:

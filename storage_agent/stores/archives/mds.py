@@ -18,15 +18,13 @@ from typing import IO, Any, NamedTuple
 from sophon_loader.host.regular import open_regular
 from storage_agent.stores.archives.archive_locations import MAX_CONTAINERS
 from storage_agent.stores.archives.members import MAX_MEMBERS, ArchiveRefused, Members
-from storage_agent.stores.archives.pictures import FIRST_NBYTES, picture_suffix, suffix_of
+from storage_agent.stores.archives.pictures import FIRST_NBYTES, listed, picture_suffix, see_one_column, suffix_of
 from storage_agent.stores.archives.shards import Shard, shard_path
 
 MAX_SET_NBYTES = 128 << 20
 """Maximum size of an index.json in bytes; 100 000 shards with ten columns take half of it."""
 _STEP_NBYTES = 1 << 20
 _UINT = struct.Struct("<I")
-_SHOWN = 20
-"""Number of columns that a message names."""
 _FILES = ("jpeg", "png")
 """Encodings whose values are files of pictures."""
 _PIXELS = ("pil", "jpeg_array", "jpegarray", "list[pil]", "list[jpeg]", "list[png]")
@@ -194,16 +192,12 @@ def _picture_column(folder: str, shards: Sequence[Shard], columns: _Columns, ask
     else:
         found = [name for name, encoding in encodings.items() if encoding in _FILES]
         found = found or _like_pictures(folder, shards, columns)
-    if len(found) > 1:
-        raise ArchiveRefused(
-            f"its column of pictures must be named where several may be it, got {_listed(found)}; write one behind the "
-            "location: mds://PATH#COLUMN"
-        )
+    see_one_column(found, "mds")
     if not found:
         which = f"column {asked[:200]!r}" if asked else "a column"
         pixels = [one for one in ([encodings.get(asked, "")] if asked else columns.encodings) if one in _PIXELS]
         remedy = f"; {pixels[0]!r} is no file of a picture: write the set again with 'png' or 'jpeg'" if pixels else ""
-        shown = _listed([f"{name[:100]} ({encoding[:100]})" for name, encoding in encodings.items()])
+        shown = listed([f"{name[:60]} ({encoding[:36]})" for name, encoding in encodings.items()])
         raise ArchiveRefused(
             f"it must have {which} of pictures, encoded as 'jpeg', 'png', or 'bytes' that are files of pictures, got "
             f"{shown}{remedy}"
@@ -232,10 +226,6 @@ def _like_pictures(folder: str, shards: Sequence[Shard], columns: _Columns) -> l
 
 def _shown(value: Any) -> str:
     return reprlib.repr(value)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(repr(name[:200]) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
 
 
 # --- shards -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from storage_agent.stores.store import IMAGE_SUFFIXES
 
 MAX_MEMBERS = 1 << 24
 """Of one archive."""
+UNPACKED = 1
+"""Number of the container, in the index of one archive, that holds its unpacked pictures; 0 is the archive."""
 
 
 class ArchiveRefused(Exception):
@@ -39,13 +41,14 @@ class Members:
         """Why it may not be the whole archive, though it can be read."""
         self._seen = 0
 
-    def add_file(self, name: str, *, offset: int, length: int, crc: int | None = None) -> None:
+    def add_file(self, name: str, *, offset: int, length: int, crc: int | None = None, container: int = 0) -> None:
         """A regular file whose bytes lie in the archive as they are.
 
         Args:
             name: as the archive has it.
             offset, length: where its bytes lie.
             crc: the CRC-32 that the archive notes of them; None where it notes none.
+            container: number of the file in which they lie, for an archive of several.
 
         Raises:
             ArchiveRefused: they do not, or the name leads out of the archive.
@@ -59,7 +62,15 @@ class Members:
         if length > MAX_LENGTH:
             self._leave_out(key, name, "larger than 4 GiB", "serve it from a folder")
         elif key:
-            self._kept[key] = (0, offset, length, crc)
+            self._kept[key] = (container, offset, length, crc)
+
+    def add_unpacked(self, name: str, *, offset: int, length: int, crc: int) -> None:
+        """A regular file whose bytes lie among the archive's unpacked pictures; see `add_file`."""
+        key = self._key(name)
+        if length > MAX_LENGTH:
+            self._leave_out(key, name, "larger than 4 GiB", "serve it from a folder")
+        elif key:
+            self._kept[key] = (UNPACKED, offset, length, crc)
 
     def add_link(self, name: str, target: str) -> None:
         """A symbolic link."""
@@ -92,6 +103,9 @@ class Members:
             ArchiveRefused: it is a picture.
         """
         self._leave_out(self._key(name), name, why, remedy)
+
+    def __len__(self) -> int:
+        return len(self._kept)
 
     def entries(self) -> Iterator[IndexEntry]:
         """What is kept, in the order of names."""

@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field
 
 from storage_agent.host.log import EventLog
 
+WRITE_PLAIN = 'write the table anew: pyarrow.parquet.write_table(table, NEW, compression="none", row_group_size=100)'
+"""Remedy for compressed pictures of parquet files."""
+_PACKED = f"their files take this space again in the folder of indexes; to save it, {WRITE_PLAIN}"
 _BY_TIME = (
     "their sizes and times of change, in whole seconds, are compared instead; replace no object while agents serve it"
 )
@@ -22,6 +25,16 @@ class Found:
 
 
 @dataclass(frozen=True)
+class Unpacked:
+    """Pictures that lie in an archive compressed: how many of all, their size unpacked, and the first such archive."""
+
+    count: int = 0
+    of: int = 0
+    nbytes: int = 0
+    first: str = ""
+
+
+@dataclass(frozen=True)
 class Notes:
     """What is not served, what is not told apart by an ETag, and how archives of which some are flat are served.
 
@@ -31,6 +44,7 @@ class Notes:
         flat: whether each archive is a folder of its own.
         doubts: reason -> (how many archives may not be whole, path of the first).
         by_time: objects whose time of change stands in for an ETag.
+        unpacked: pictures that were compressed, and lie unpacked beside the index.
 
     Example:
         >>> Notes.unpack(Notes({"compressed": (2, "notes.txt")}).pack()).left_out
@@ -43,6 +57,7 @@ class Notes:
     flat: bool = False
     by_time: Found = Found()
     doubts: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    unpacked: Unpacked = Unpacked()
 
     def pack(self) -> bytes:
         """Its bytes, for an index; none if there is nothing to say."""
@@ -57,7 +72,8 @@ class Notes:
         reasons = (found["left_out"], found.get("doubts", {}))  # listings of earlier releases have no doubts
         left_out, doubts = ({why: (count, first) for why, (count, first) in one.items()} for one in reasons)
         outside, inside, by_time = (Found(**found[name]) for name in ("outside", "inside", "by_time"))
-        return Notes(left_out, outside, inside, found["flat"], by_time, doubts)
+        unpacked = Unpacked(**found.get("unpacked", {}))
+        return Notes(left_out, outside, inside, found["flat"], by_time, doubts, unpacked)
 
     def tell(self, export: str) -> None:
         """Log them."""
@@ -66,6 +82,8 @@ class Notes:
             log.warning("members left out", export=export, reason=why, count=count, first=first)
         for why, (count, first) in self.doubts.items():
             log.warning("archives that may not be whole", export=export, reason=why, count=count, first=first)
+        if self.unpacked.count:
+            log.warning("compressed pictures unpacked", export=export, **asdict(self.unpacked), remedy=_PACKED)
         if self.by_time.count:
             log.warning("objects without a usable ETag", export=export, **asdict(self.by_time), remedy=_BY_TIME)
         if self.outside.count and self.inside.count:

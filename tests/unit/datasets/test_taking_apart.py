@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -222,3 +224,13 @@ def test_anything_else_is_named_with_what_would_do(dataset: Any) -> None:
     text = refusal(dataset)
     assert text.startswith(type(dataset).__name__)
     assert "ImageFolder" in text and "key(index)" in text
+
+
+def test_a_hugging_face_table_is_told_what_it_can_have() -> None:
+    """Itself, one of a subclass, and one that a class of the user's holds; nothing else of that name."""
+    table = type("Dataset", (), {"__module__": "datasets.arrow_dataset"})
+    other = type("Dataset", (), {"__module__": "datasets.of_mine"})
+    holder = SimpleNamespace(table=table())
+    for dataset, name in ((table(), "Dataset is"), (type("Birds", (table,), {})(), "Birds is"), (holder, "SimpleName")):
+        assert re.match(rf"{name}.* a Hugging Face table, .*FileDataset\(.*parquet:///.*RemoteFiles", refusal(dataset))
+    assert "is not an ImageFolder" in refusal(other())

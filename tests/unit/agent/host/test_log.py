@@ -26,7 +26,8 @@ EVENTS = {
     "reply dropped", "replies paused", "worker died", "JPEG files are sent whole", "lines left out",
     "no pipeline is run",
     "members left out", "fetching process ended", "store away", "store back", "listing taken",
-    "archives of two kinds", "archives that may not be whole", "objects without a usable ETag",
+    "compressed pictures unpacked", "archives of two kinds", "archives that may not be whole",
+    "objects without a usable ETag",
 }  # fmt: skip
 
 

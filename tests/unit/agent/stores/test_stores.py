@@ -369,10 +369,11 @@ def test_another_store_is_a_class_and_a_line(root: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    "location", ["hdfs://bucket", "file:///data", "memory://", "tar:/x.tar", "zip:x.zip", "parquet:x", "mds:x", "s3:x"]
+    "location",
+    ["hdfs://bucket", "file:///data", "memory://", "tar:/x.tar", "zip:x.zip", "parquet:x", "mds:x", "lance:x", "s3:x"],
 )
 def test_a_scheme_that_no_store_is_for(location: str) -> None:
-    known = "tar://, zip://, parquet://, mds://, s3://, gs://, az://"
+    known = "tar://, zip://, parquet://, mds://, lance://, s3://, gs://, az://"
     with pytest.raises(ConfigError, match=f"export 'x' must be a folder or one of {known}, got '{location}'"):
         open_exports(_settings(x=location))
 

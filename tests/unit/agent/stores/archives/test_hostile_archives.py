@@ -130,6 +130,12 @@ def test_a_table_where_pyarrow_is_not_installed(tmp_path: Path, monkeypatch: pyt
         index_child._carry_out(index_child.IndexTask("parquet", [part], part.index))
 
 
+def test_a_set_where_pylance_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ArchiveRefused, match=r"x\.lance cannot .* needs .* pylance; .*'sophon_loader\[lance\]'"):
+        index_child._read_lance({"lance": "/x.lance"}, index_child.Outcome())
+
+
 def test_an_agent_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     path = tmp_path / "x.tar"
     with open(path, "wb") as file:

@@ -14,7 +14,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from sophon_loader.errors import SampleUnreadable
 from storage_agent.stores.archives import index_child, indexing, mds
 from storage_agent.stores.archives.archive_locations import ArchiveLocation, containers_of
 from storage_agent.stores.archives.members import ArchiveRefused
@@ -292,20 +291,3 @@ def test_a_changed_index_json_is_another_index(tmp_path: Path, opened: Opened) -
     assert opened(f"mds://{tmp_path}").read("s/00000000.jpg") == b"\xff\xd8\xff-a"
     _told(index, lambda told: [one.update(column_encodings=["str", "bytes"]) for one in told["shards"]] and None)
     assert opened(f"mds://{tmp_path}").read("s/00000000.jpg") == b"\xff\xd8\xff-b"
-
-
-def test_a_shard_that_is_replaced_under_its_index(tmp_path: Path, opened: Opened) -> None:
-    """By one of equal size: its time of change tells; if that is equal, too, the pictures' checksums do."""
-    made = pictures(9)
-    set_of(tmp_path, {"s": labelled(made)})
-    store, other = opened(f"mds://{tmp_path}"), opened(f"mds://{tmp_path}")
-    path = tmp_path / "s.mds"
-    content, status = path.read_bytes(), os.stat(path)
-    (tmp_path / "new").write_bytes(content.replace(made[4], bytes(len(made[4]))))
-    os.replace(tmp_path / "new", path)
-    with pytest.raises(SampleUnreadable, match=r"s\.mds, which has changed, for 's/00000004.jpg'"):
-        store.read("s/00000004.jpg")
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert other.read("s/00000005.jpg") == made[5]
-    with pytest.raises(SampleUnreadable, match=r"its index notes, .* 's/00000004.jpg' .* copy it anew"):
-        other.read("s/00000004.jpg")

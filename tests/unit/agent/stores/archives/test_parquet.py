@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import errno
+import logging
 import os
 import random
+import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +18,11 @@ from unittest.mock import Mock
 import pytest
 
 from sophon_loader.errors import ConfigError, SampleUnreadable
+from storage_agent.stores.archives import indexing, unpacked
 from storage_agent.stores.archives.archive_locations import ArchiveLocation
+from storage_agent.stores.archives.index import UNFINISHED_S
 from storage_agent.stores.archives.members import ArchiveRefused
+from storage_agent.stores.archives.unpacked import UnpackedPictures
 from tests.unit.agent.stores.archives.made_archives import Opened, refused
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'sophon_loader[tables]'")
@@ -51,11 +56,17 @@ def table_of(path: Path, columns: dict[str, Any] | Sequence[bytes], **options: A
 
 def rows_of(path: Path, column: str = "") -> list[tuple[str, bytes]]:
     """(name, bytes that lie where the index would say) of each row; by the reader alone, without its process."""
-    with open(path, "rb") as file:
-        members = parquet.read_parquet(file, os.stat(path).st_size, lambda at: None, folder="t", column=column)
-        content = path.read_bytes()
-    assert all(zlib.crc32(content[one.offset : one.offset + one.length]) == one.crc for one in members.entries())
-    return [(one.name.decode(), content[one.offset : one.offset + one.length]) for one in members.entries()]
+    with open(path, "rb") as file, UnpackedPictures(path.with_suffix(".unpacked")) as taken:
+        told = {"folder": "t", "column": column, "unpacked": taken}
+        members = parquet.read_parquet(file, os.stat(path).st_size, lambda at: None, **told)
+        taken.keep(1)
+    contents = [path.read_bytes(), path.with_suffix(".unpacked").read_bytes() if taken.count else b""]
+    rows = []
+    for one in members.entries():
+        value = contents[one.container][one.offset : one.offset + one.length]
+        assert zlib.crc32(value) == one.crc
+        rows.append((one.name.decode(), value))
+    return rows
 
 
 def files_of(store: Any) -> list[str]:
@@ -70,6 +81,12 @@ WRITERS: dict[str, dict[str, Any]] = {
     "small pages": {"use_dictionary": False, "data_page_size": 500, "write_batch_size": 1},
     "second pages": {"data_page_version": "2.0", "use_dictionary": False},
     "checksums and a page index": {"write_page_checksum": True, "write_page_index": True},
+    "snappy": {"compression": "snappy"},
+    "zstd without a dictionary": {"compression": "zstd", "use_dictionary": False},
+    "lz4 in second pages": {"compression": "lz4", "data_page_version": "2.0"},
+    "gzip": {"compression": "gzip", "row_group_size": 1 << 20},
+    "lengths apart": {"use_dictionary": False, "column_encoding": {"image.bytes": "DELTA_LENGTH_BYTE_ARRAY"}},
+    "differences": {"use_dictionary": False, "column_encoding": {"image.bytes": "DELTA_BYTE_ARRAY"}},
 }
 
 
@@ -158,23 +175,6 @@ def test_columns_that_are_none_of_pictures(tmp_path: Path, columns: dict[str, An
     _said(table_of(tmp_path / "t.parquet", arrays, compression="none"), words, named)
 
 
-@pytest.mark.parametrize("codec", ["snappy", "zstd", "lz4", "gzip"])
-def test_compressed_pictures_are_counted(tmp_path: Path, codec: str) -> None:
-    path = table_of(tmp_path / "t.parquet", pictures(20), compression=codec)
-    _said(path, r'got 20 of 20 that are compressed; write the table anew: .*compression="none"')
-
-
-@pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
-def test_pictures_of_which_only_a_difference_is_written(tmp_path: Path, encoding: str) -> None:
-    path = table_of(
-        tmp_path / "t.parquet",
-        {"image": structs(pictures(9))},
-        use_dictionary=False,
-        column_encoding={"image.bytes": encoding},
-    )
-    _said(path, "got 9 of 9 that are encoded")
-
-
 @pytest.mark.parametrize(
     ("row", "words"),
     [
@@ -206,7 +206,8 @@ def _metadata(**changed: Any) -> Any:
         "encodings": ("PLAIN", "RLE"),
         "path_in_schema": "image.bytes",
     }
-    told |= {"dictionary_page_offset": None, "data_page_offset": 4, "total_compressed_size": 900, **changed}
+    told |= {"dictionary_page_offset": None, "data_page_offset": 4, "total_compressed_size": 900}
+    told |= {"total_uncompressed_size": 900, **changed}
     group = SimpleNamespace(num_rows=1, column=lambda number: SimpleNamespace(**told))
     return SimpleNamespace(num_rows=1, num_row_groups=1, row_group=lambda number: group)
 
@@ -231,6 +232,8 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(parquet, "MAX_CHUNK_NBYTES", 1000)
     _said(path, r"at most 1000 bytes of pictures, got \d+ in row group 0; .*row_group_size=100")
+    packed = table_of(tmp_path / "p.parquet", [made + bytes(9000) for made in pictures(2)], compression="zstd")
+    _said(packed, r"at most 1000 bytes of pictures, got 1\d{4} in row group 0; .*row_group_size=100")
     monkeypatch.undo()
     for error in (MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")):
         monkeypatch.setattr(parquet.mmap, "mmap", Mock(side_effect=error))
@@ -293,17 +296,88 @@ def test_a_footer_at_which_pyarrow_ends_the_process(tmp_path: Path, opened: Open
         opened(path)
 
 
-def test_a_file_that_is_replaced_under_its_index(tmp_path: Path, opened: Opened) -> None:
-    """By one of equal size: its time of change tells; if that is equal, too, the pictures' checksums do."""
-    made = pictures(9)
-    path = table_of(tmp_path / "t.parquet", made)
-    store, other = opened(path), opened(path)
-    content, status = path.read_bytes(), os.stat(path)
-    (tmp_path / "new").write_bytes(content.replace(made[4], bytes(len(made[4]))))
-    os.replace(tmp_path / "new", path)
-    with pytest.raises(SampleUnreadable, match=r"t\.parquet, which has changed, for 't/00000004.jpg'"):
-        store.read("t/00000004.jpg")
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert other.read("t/00000005.jpg") == made[5]
-    with pytest.raises(SampleUnreadable, match=r"its index notes, .* 't/00000004.jpg' .* copy it anew"):
-        other.read("t/00000004.jpg")
+# --- compressed pictures ----------------------------------------------------------------------------------------
+
+
+def test_compressed_pictures_are_unpacked_once(
+    tmp_path: Path, opened: Opened, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several files, those that need it; each start says how many, and what to write instead."""
+    made = [*pictures(4), pictures(5)[0], pictures(4)[0]]
+    table_of(tmp_path / "a.parquet", made[:3])
+    table_of(tmp_path / "b.parquet", made[3:], compression="snappy", row_group_size=3)
+    location = f"parquet://{tmp_path}/*.parquet"
+    facts = {"count": 3, "of": 6, "nbytes": sum(map(len, made[3:])), "first": f"{tmp_path}/b.parquet"}
+    for _ in ("made", "found"):
+        with caplog.at_level(logging.WARNING):
+            store = opened(location)
+        assert [store.read(name) for name in files_of(store)] == made
+        (said,) = (one.__dict__["details"] for one in caplog.records if one.message == "compressed pictures unpacked")
+        assert facts.items() <= said.items() and 'write_table(table, NEW, compression="none"' in said["remedy"]
+        caplog.clear()
+        monkeypatch.setattr(indexing, "_asked", Mock(side_effect=AssertionError("made again")))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_unpacked_pictures_that_are_gone_are_made_again(tmp_path: Path, opened: Opened, count: int) -> None:
+    """For the next start; the first one reads them then, too, since they are the same file to it."""
+    made = pictures(3)
+    for number in range(count):
+        table_of(tmp_path / f"{number}.parquet", made, compression="zstd")
+    location = f"parquet://{tmp_path}/*.parquet" if count > 1 else tmp_path / "0.parquet"
+    store = opened(location)
+    os.unlink(store.found.unpacked[0])
+    with pytest.raises(SampleUnreadable, match=r"\.unpacked, which is gone, for '0/00000001.jpg' .* restart the agent"):
+        store.read("0/00000001.jpg")
+    again = opened(location)
+    assert again.describe() == store.describe()
+    assert again.read("0/00000001.jpg") == store.read("0/00000001.jpg") == made[1]
+
+
+def test_a_table_that_is_replaced_behind_its_unpacked_pictures(tmp_path: Path, opened: Opened) -> None:
+    """Its pictures are those of another table, whatever lies unpacked."""
+    path = table_of(tmp_path / "t.parquet", pictures(3), compression="zstd")
+    store = opened(path)
+    table_of(tmp_path / "t.parquet", pictures(4), compression="zstd")
+    with pytest.raises(SampleUnreadable, match=r"t\.parquet, which has changed, for 't/00000001.jpg'"):
+        store.read("t/00000001.jpg")
+    assert opened(path).read("t/00000001.jpg") == pictures(4)[1]
+
+
+def test_unpacked_pictures_that_are_damaged(tmp_path: Path, opened: Opened) -> None:
+    store = opened(table_of(tmp_path / "t.parquet", pictures(3), compression="zstd"))
+    (unpacked,) = store.found.unpacked
+    status = os.stat(unpacked)
+    Path(unpacked).write_bytes(bytes(status.st_size))
+    os.utime(unpacked, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(SampleUnreadable, match=r"'t/00000001.jpg' .*\.unpacked; .* remove this file, and restart"):
+        store.read("t/00000001.jpg")
+
+
+def test_no_room_for_unpacked_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused before the first is unpacked, by the footer; and at the one that it hid; nothing is left behind."""
+    path = table_of(tmp_path / "t.parquet", pictures(3), compression="zstd")
+    room = Mock(return_value=SimpleNamespace(free=1000))
+    monkeypatch.setattr(unpacked.shutil, "disk_usage", room)
+    _said(path, r"half of the free space of .*, 500 bytes, .* got \d+ bytes; give .* --index-folder .*compression=")
+    monkeypatch.setattr(parquet._Chunk, "nbytes", 0)
+    _said(path, r"half of the free space of .*, 500 bytes, .* got \d+ bytes")
+    room.return_value = SimpleNamespace(free=1 << 40)
+    monkeypatch.setattr(unpacked.tempfile, "mkstemp", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
+    _said(path, "must be unpacked into .*, got an error: .*Read-only.*; give the agent another --index-folder")
+    assert os.listdir(tmp_path) == ["t.parquet"]
+
+
+def test_unpacked_pictures_without_an_index_are_removed(
+    tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day after they were written; their time of change is their table's, which may be old."""
+    path = table_of(tmp_path / "t.parquet", pictures(3), compression="zstd")
+    (first,) = opened(path).found.unpacked
+    table_of(path, pictures(4), compression="zstd")
+    Path(first).with_suffix(".index").unlink()
+    (second,) = opened(path).found.unpacked
+    assert {first, second} <= set(map(str, Path(first).parent.iterdir()))
+    monkeypatch.setattr(indexing.time, "time", Mock(return_value=time.time() + 2 * UNFINISHED_S))
+    indexing._remove_older(Path(second).with_suffix(".index"))
+    assert not os.path.exists(first) and os.path.exists(second)
