@@ -3,54 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
-import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection
-from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from sophon_loader.host.installed import torch_lacking
-from sophon_loader.host.private import open_private_folder
 from storage_agent.host.agent_settings import AgentSettings
 from storage_agent.host.channel import Channel
 from storage_agent.host.descriptors import NONE_LEFT
-
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerContext
+from storage_agent.workers.warm_parent import WarmParent
 
 _START_AGAIN_S = 0.2
 """The pause after there was no descriptor for a worker's start: the agent's connections may take all of them."""
 
-_NOWHERE = "/proc/self/no folder"
-"""Where no file can be made."""
-_FORKSERVERS = 3
-"""So many are started for one worker, should each be killed before it has started that."""
-
 _BODY, _OPS = ["storage_agent.workers.body"], "storage_agent.workers.answering"
 """Modules of every worker, and of one that runs ops."""
-_PINNED = Path(__file__).parents[1] / "pinned.py"
-
-_socket: int | None = None
-"""The file of the forkserver's socket, of which a process has one."""
-
-
-class _Preloaded(list[str]):
-    """What the forkserver imports first, from the package that this file lies in.
-
-    Its module path begins with the working directory, which may hold another copy of it, and before Python 3.13 it is
-    not told this process's path. The command that it is started with holds this list's `repr`.
-    """
-
-    def __repr__(self) -> str:
-        return f"__import__('runpy').run_path({str(_PINNED)!r}) and {super().__repr__()}"
 
 
 class Workers:
@@ -84,8 +55,7 @@ class Workers:
         self._settings = settings
         self._started = started
         self._ended = ended
-        self._spawner: ForkServerContext = multiprocessing.get_context("forkserver")
-        self._spawner.set_forkserver_preload(_Preloaded(_BODY if torch_lacking() else [*_BODY, _OPS]))
+        self._parent = WarmParent(_BODY if torch_lacking() else [*_BODY, _OPS])
         self._processes: dict[int, BaseProcess] = {}
         self._threads: list[threading.Thread] = []
         self._serial = 0
@@ -129,11 +99,11 @@ class Workers:
             with theirs, self._starting:
                 if self._stopping.is_set():
                     raise EOFError("the agent ends")
-                process = self._spawner.Process(
+                process = self._parent.process(
                     target=_worker_main, args=(self._settings, theirs), name=f"sophon-worker-{number}"
                 )
                 self._processes[number] = process
-                _start(process)
+                self._parent.start(process)
         except BaseException:
             ours.close()
             raise
@@ -174,82 +144,16 @@ class Workers:
             if number not in told and process.pid is not None and process.is_alive():
                 process.kill()
         if any(process.pid is None for process in processes.values()):
-            _end_forkserver()
+            self._parent.end()
         end = time.monotonic() + deadline_s
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
         for process in dict(self._processes).values():
             if process.pid is not None and process.is_alive():
                 process.kill()
-        _end_forkserver()
+        self._parent.end()
         for thread in self._threads:
             thread.join(2.0)
-
-
-def _start(process: BaseProcess) -> None:
-    """Start a process, and before it the forkserver unless that runs.
-
-    Multiprocessing starts the forkserver by itself, but with its socket in a folder that stays behind when the agent is
-    killed. Here it finds no place for a folder, and is given one for no longer than the socket is made.
-
-    Raises:
-        OSError, EOFError: see `Workers`.
-    """
-    settings: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
-    settings["tempdir"] = _NOWHERE
-    try:
-        for _ in range(_FORKSERVERS):
-            try:
-                process.start()
-                return
-            except FileNotFoundError:  # it does not run, or has been killed a moment ago
-                _start_forkserver(settings)
-            except ConnectionRefusedError:  # it has been killed, and does not count as ended yet
-                pid = _end_forkserver()
-                assert pid is not None, "who refuses runs"
-                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        process.start()
-    finally:
-        settings.pop("tempdir")
-
-
-def _start_forkserver(settings: dict[str, Any]) -> None:
-    """Start the forkserver, unless it runs. It is reached by the open file of its socket, which needs no name."""
-    folder = tempfile.mkdtemp(prefix="sophon-agent-")
-    place = open_private_folder(folder)
-    try:
-        short = f"/proc/self/fd/{place}"  # a socket's path has at most 107 bytes; a temporary folder's may have more
-        settings["tempdir"] = short
-        forkserver.ensure_running()
-        _hold_socket(short)
-    finally:
-        settings["tempdir"] = _NOWHERE
-        os.close(place)
-        shutil.rmtree(folder)
-
-
-def _hold_socket(folder: str) -> None:
-    """Reach the forkserver without the name of its socket, if it has one in this folder; the one before has ended."""
-    global _socket
-    server: Any = forkserver._forkserver
-    if server._forkserver_address.startswith(f"{folder}/"):
-        before, _socket = _socket, os.open(server._forkserver_address, os.O_PATH)
-        server._forkserver_address = f"/proc/self/fd/{_socket}"
-        if before is not None:
-            os.close(before)
-
-
-def _end_forkserver() -> int | None:
-    """Kill it: while it imports torch, and while it ends with torch imported, it stays for seconds after the agent.
-
-    Returns:
-        Its process id; None if there is none.
-    """
-    pid: int | None = getattr(forkserver._forkserver, "_forkserver_pid", None)
-    if pid is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return pid
 
 
 def _worker_main(settings: AgentSettings, end: socket.socket) -> None:
