@@ -96,9 +96,8 @@ class Broker:
         self._admission: Admission[Job] = Admission(settings.max_outstanding, settings.max_queued)
         self._pipelines = Registrations()
         self._desk = Desk(self.instance, exports.names, encoding_names(), self._admission, self._pipelines)
-        self._op_workers = settings.workers if settings.op_workers is None else settings.op_workers
-        why = settings.ops_lacking
-        self._staff = Pools(self._admission, self._pipelines, settings.job_s, self._op_workers, lacking=why)
+        most, why = settings.op_workers_at_most, settings.ops_lacking
+        self._staff = Pools(self._admission, self._pipelines, settings.job_s, most, lacking=why)
         self._upkeep = Upkeep(lambda: time.process_time() + exports.fetcher.cpu_s)
         self._cores_at_s = -math.inf
         self._cores = self._cores_now(time.monotonic())
@@ -419,7 +418,7 @@ class Broker:
             "workers": len(self._staff.programs.ready_workers),
             "worker_pids": self._workers.pids(with_ops=False),
             "op_workers": len(self._staff.ops.ready_workers),
-            "op_workers_at_most": self._op_workers,
+            "op_workers_at_most": self._settings.op_workers_at_most,
             "op_worker_pids": self._workers.pids(with_ops=True),
             "op_workers_lacking": self._staff.lacking,
             "worker_deaths": self._staff.deaths,

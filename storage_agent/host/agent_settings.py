@@ -157,6 +157,13 @@ class AgentSettings:
             raise ConfigError(f"drain_s must be a number of seconds, got {self.drain_s}")
 
     @property
+    def op_workers_at_most(self) -> int:
+        """Number of processes that may run named ops."""
+        if self.ops_lacking:
+            return 0
+        return self.workers if self.op_workers is None else self.op_workers
+
+    @property
     def ops_lacking(self) -> str:
         """Why this agent runs no named ops; "" if it does."""
         if self.op_workers == 0:
