@@ -129,7 +129,7 @@ class Broker:
         try:
             with waking_on_signals(self._notices, self.stop):
                 self._carry_out([do.Start()] * self._settings.workers)
-                if self._settings.ops:  # who names modules is told at once if they cannot be loaded
+                if self._settings.ops:  # an error in a named module shows at once
                     self._carry_out(self._staff.start_ops())
                 ready()
                 keys = "none" if self._settings.keys is None else str(self._settings.keys)

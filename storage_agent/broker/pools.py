@@ -1,6 +1,6 @@
 """The two pools of workers: those that run programs, and those that run named ops and have torch for it.
 
-Pure: what has happened and the time in, instructions out. No socket, no clock, no process.
+Pure: events and the time in, instructions out. No socket, no clock, no process.
 """
 
 from __future__ import annotations
@@ -95,14 +95,14 @@ class Pools:
         done = pool.died(number, exit_code, now_s=now_s)
         if pool is self.programs:
             return done
-        if self.lacking:  # it was ended for that, which has been told
+        if self.lacking:  # it was ended for that, which is in the log
             return [one for one in done if not isinstance(one, Log)]
         reasons = [one.reason for one in done if isinstance(one, GiveUp)]
         kept = [one for one in done if not isinstance(one, GiveUp)]
         return kept + [order for reason in reasons for order in self.give_ops_up(reason)]
 
     def give_ops_up(self, reason: str) -> list[Instruction]:
-        """Named ops cannot be run here; programs can. Told once.
+        """Leave named ops to loaders from now on; logged once.
 
         Args:
             reason: for the log, the status, and the loaders whose jobs are answered with files.
@@ -117,12 +117,12 @@ class Pools:
         return [*done, *(self._not_built(build) for build in builds)]
 
     def stop(self) -> None:
-        """Replace nobody any more."""
+        """Replace no worker from now on."""
         self.programs.stop()
         self.ops.stop()
 
     def queue(self, jobs: Sequence[Job], *, now_s: float) -> list[Instruction]:
-        """Jobs have come, see `Staff.queue`.
+        """Take in jobs, see `Staff.queue`.
 
         Args:
             jobs: of one Fetch, admitted.
@@ -135,7 +135,7 @@ class Pools:
         return [*self.start_ops(), *self.ops.queue(jobs, now_s=now_s)]
 
     def build(self, build: Build, *, now_s: float) -> list[Instruction]:
-        """A pipeline has come: a worker shall say how far it can be run; without named ops, not at all.
+        """Have an op worker report how far a pipeline can be run; without op workers, the answer is no op.
 
         Args:
             build: its registration.
@@ -159,7 +159,7 @@ class Pools:
         return orders + others, min(waits_s, default=None)
 
     def share_cores(self, per_worker: float) -> None:
-        """Tell both how many cores each of their workers has."""
+        """Set the cores that each worker of both pools has."""
         self.programs.per_worker = self.ops.per_worker = per_worker
 
     @property

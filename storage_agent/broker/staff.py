@@ -122,11 +122,11 @@ class Staff:
         self._workers[number].usable = False
 
     def stop(self) -> None:
-        """Replace nobody any more."""
+        """Replace no worker from now on."""
         self._stopping = True
 
     def give_up(self) -> tuple[list[Job], list[Build], list[int]]:
-        """Replace nobody any more, and give nobody any work.
+        """Replace no worker and give out no work from now on.
 
         Returns:
             The jobs and the registrations that wait for a worker, and the numbers of the workers.

@@ -165,7 +165,7 @@ class AgentSettings:
 
     @property
     def ops_lacking(self) -> str:
-        """Why this agent runs no named ops; "" if it does."""
+        """Reason why this agent runs no named ops; "" if it does."""
         if self.op_workers == 0:
             return "--op-workers is 0"
         return f"not installed: {torch_lacking()}" if torch_lacking() else ""
