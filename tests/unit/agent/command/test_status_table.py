@@ -71,6 +71,11 @@ def test_an_agent_with_much_to_tell() -> None:
     ]
 
 
+def test_the_reason_for_having_no_op_workers() -> None:
+    told = dict(rows_of({**IDLE, "op_workers_at_most": 0, "op_workers_lacking": "--op-workers is 0"}))
+    assert told["op workers"] == "none: --op-workers is 0"
+
+
 def test_every_refusal_has_words() -> None:
     words = {value for name, value in vars(Failure).items() if name.isupper()}
     assert set(status_table._REFUSED) == words
