@@ -13,7 +13,6 @@ from pathlib import Path
 
 from sophon_loader import native
 from sophon_loader.errors import ConfigError, SophonError
-from sophon_loader.host.installed import torch_lacking
 from sophon_loader.host.scraping import ScrapePort, needs_prometheus
 from sophon_loader.host.system import cores_available
 from sophon_loader.host.unread import quiet_when_unread
@@ -59,6 +58,7 @@ def _serve(parsed: argparse.Namespace) -> int:
         workers=_workers(parsed),
         readers=parsed.readers,
         ops=tuple(parsed.ops),
+        op_workers=parsed.op_workers,
         limit_mbit=parsed.limit_mbit,
         max_file_nbytes=parsed.max_file_mb << 20,
         max_queued=parsed.max_queued,
@@ -89,8 +89,8 @@ def _serve(parsed: argparse.Namespace) -> int:
         log.EventLog().warning("agent insecure", reason=reason)
     if not native.available and not parsed.end_with_stdin:  # who holds its standard input says so itself
         log.EventLog().warning("JPEG files are sent whole", reason=native.reason)
-    if lacking := torch_lacking():
-        log.EventLog().info("no pipeline is run", reason=f"not installed: {lacking}")
+    if settings.ops_lacking:
+        log.EventLog().info("no pipeline is run", reason=settings.ops_lacking)
     keep_freed_memory()  # before there are threads
     broker = Broker(settings, exports)
     port = None if settings.metrics is None else _metrics(settings.metrics, broker)

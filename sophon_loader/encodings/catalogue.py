@@ -85,10 +85,27 @@ CATALOGUE = (
 """Encodings of this package, in the order of the columns in a table of choices."""
 
 
+_unused: set[str] = set()
+
+
+def leave_out(name: str) -> None:
+    """Have this process load an encoding no more, whether or not it is installed.
+
+    Args:
+        name: of the encoding.
+    """
+    _unused.add(name)
+    entries.cache_clear()
+
+
 @cache
 def entries() -> dict[str, EntryPoint]:
     """Return the entry point of each encoding that can be used on this host, by name."""
-    own = [EntryPoint(line.name, line.where, ENTRY_POINTS) for line in CATALOGUE if not line.missing]
+    own = [
+        EntryPoint(line.name, line.where, ENTRY_POINTS)
+        for line in CATALOGUE
+        if not (line.missing or line.name in _unused)
+    ]
     return {entry.name: entry for entry in (*own, *entry_points(group=ENTRY_POINTS))}
 
 

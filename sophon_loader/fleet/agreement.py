@@ -188,7 +188,8 @@ class Handshake:
             if ops is None:
                 self._see_the_time()
                 return None
-            self._known.append(ops)
+            # Of equal software no op is known only where an agent has just found that it runs none.
+            self._known.append(ops if ops or not_of_switches(self._differ) else NOT_ASKED)
             if others := self._terms.registrations[len(self._known) :]:
                 self._connection.begin_to_register(others[0])
         return self._agreement(self._welcome)
@@ -210,7 +211,7 @@ class Handshake:
             known = tuple(min(ops, chain.pillow_stages) for ops, chain in zip(known, self._chains, strict=True))
             notes = _notes_on_switches(welcome, self._differ, self._chains, known)
         else:
-            notes = _notes_on_ops(self._chains, known)
+            notes = _notes_on_ops(self._chains, known, terms.address)
         notes += notes_on_openers()
         if "roi-jpeg" in self._allowed:
             notes += _notes_on_encodings(welcome, terms.address, self._cuts)
@@ -271,7 +272,9 @@ def _notes_on_switches(
     return [f"no op of torch runs at the agent, because its numbers could differ: {', '.join(each)}"]
 
 
-def _notes_on_ops(chains: Sequence[Chain], known: Sequence[int]) -> list[str]:
+def _notes_on_ops(chains: Sequence[Chain], known: Sequence[int], address: Address) -> list[str]:
+    if NOT_ASKED in known:
+        return [f"the agent runs no named ops; `sophon-agent status {address.endpoint}` says why"]
     return [
         f"the agent knows only the first {ops} ops of the pipeline; {chain.ops[ops].label} is not registered there"
         + (_OR_OTHER_TORCH if ops == chain.pillow_stages else "")

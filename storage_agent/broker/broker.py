@@ -25,6 +25,7 @@ import zmq
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import AgentError
+from sophon_loader.host.installed import torch_lacking
 from sophon_loader.host.system import cores_available
 from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import unpack
@@ -32,7 +33,7 @@ from sophon_loader.wire.messages import AT_WORK, AskHeaders, Failed, Registered,
 from storage_agent.broker import instructions as do
 from storage_agent.broker.desk import Desk, Load
 from storage_agent.broker.notices import Notices, waking_on_signals
-from storage_agent.broker.staff import Staff
+from storage_agent.broker.pools import Pools
 from storage_agent.broker.tally import Tally
 from storage_agent.clients.frontend import LOOK_S, Frontend
 from storage_agent.host.agent_settings import AgentSettings
@@ -58,6 +59,8 @@ STOP_S = 5.0
 """How long workers may take to end by themselves."""
 STATUS_WAIT_S = 2.0
 """How long another thread waits for the loop to tell its status."""
+_OF_OPS = ("torch", "torchvision")
+"""Software that only named ops need."""
 CORES_FOR_S = 1.0
 """How long what was found of this host's cores goes for: a quota may change at any time, and looking takes 0.1 ms."""
 _STOPPING_LOOK_S = 0.05
@@ -93,7 +96,8 @@ class Broker:
         self._admission: Admission[Job] = Admission(settings.max_outstanding, settings.max_queued)
         self._pipelines = Registrations()
         self._desk = Desk(self.instance, exports.names, encoding_names(), self._admission, self._pipelines)
-        self._staff = Staff(self._admission, self._pipelines, settings.job_s)
+        most, why = settings.op_workers_at_most, settings.ops_lacking
+        self._staff = Pools(self._admission, self._pipelines, settings.job_s, most, lacking=why)
         self._upkeep = Upkeep(lambda: time.process_time() + exports.fetcher.cpu_s)
         self._cores_at_s = -math.inf
         self._cores = self._cores_now(time.monotonic())
@@ -125,6 +129,8 @@ class Broker:
         try:
             with waking_on_signals(self._notices, self.stop):
                 self._carry_out([do.Start()] * self._settings.workers)
+                if self._settings.ops:  # an error in a named module shows at once
+                    self._carry_out(self._staff.start_ops())
                 ready()
                 keys = "none" if self._settings.keys is None else str(self._settings.keys)
                 exports, workers = self._exports.describe(), self._settings.workers
@@ -219,7 +225,8 @@ class Broker:
         """Make nothing while unread replies come to too much; the seconds until the next look, None if they do not."""
         shut = self._frontend.crowded(now_s)
         if shut != self._readers.turns.shut:
-            self._readers.turns.shut = self._admission.turns.shut = shut
+            self._readers.turns.shut = shut
+            self._admission.shut(shut=shut)
             if shut:
                 reason = "loaders do not read the replies that they have been sent"
                 self._log.warning("replies paused", reason=reason, unread_mb=self._frontend.unread_nbytes[1] >> 20)
@@ -232,7 +239,7 @@ class Broker:
         if self._frontend.replies:
             self._frontend.send_due(time.monotonic())
         for client, full in self._frontend.changes():
-            self._admission.turns.hold(client, full)
+            self._admission.hold(client, full)
             self._readers.hold(client, full)
 
     def _receive(self) -> None:
@@ -246,21 +253,23 @@ class Broker:
             if grant is None:
                 continue
             now_s = time.monotonic()
-            cores, each = self._cores_now(now_s), self._staff.per_worker
+            cores = self._cores_now(now_s)
+            each, room, op_room = self._per_worker, self._staff.programs.room, self._staff.ops.room
             exports = grant.of(self._exports.names)
-            load = Load(self._staff.room, self._staff.building, self._upkeep.per_sample_s, cores, each)
+            load = Load(room, self._staff.ops.building, self._upkeep.per_sample_s, cores, each, op_room)
             self._carry_out(self._desk.receive(client, frames, load, now_s=now_s, exports=exports))
 
     def _cores_now(self, now_s: float) -> float:
         """Cores that the workers may use, as this host had it a moment ago."""
         if now_s - self._cores_at_s > CORES_FOR_S:
             self._cores, self._cores_at_s = min(cores_available(), float(self._settings.workers)), now_s
-            self._staff.per_worker = self._cores / self._settings.workers
+            self._per_worker = self._cores / self._settings.workers
+            self._staff.share_cores(self._per_worker)
         return self._cores
 
     def _fetched_for(self, client: bytes) -> int:
         """A client's jobs that wait for a worker or a reader."""
-        return self._admission.turns.waiting_of(client) + self._readers.turns.waiting_of(client)
+        return self._admission.waiting_of(client) + self._readers.turns.waiting_of(client)
 
     # --- instructions -----------------------------------------------------------------------------------------
 
@@ -292,8 +301,8 @@ class Broker:
                     self._readers.submit(ReaderTask(client, make, functools.partial(self._looked_up, client), ids))
                 case do.Build():
                     self._carry_out(self._staff.build(instruction, now_s=time.monotonic()))
-                case do.Start():
-                    self._staff.hired(self._workers.start())
+                case do.Start(with_ops):
+                    self._staff.hired(self._workers.start(with_ops=with_ops), with_ops=with_ops)
                 case do.EndWorker(number):
                     self._workers.kill(number)
                 case do.Log():
@@ -302,12 +311,13 @@ class Broker:
                     raise AgentError(reason)
 
     def _welcome(self, version: int, exports: Sequence[str]) -> Welcome:
+        unused = self._staff.lacking and not torch_lacking()
         return Welcome(
             version=version,
             instance=self.instance,
             exports=list(exports),
             encodings=list(encoding_names()),
-            software=dict(software()),
+            software=dict(software()) | (dict.fromkeys(_OF_OPS, "unused") if unused else {}),
             cores=self._cores_now(time.monotonic()),
             max_outstanding=self._settings.max_outstanding,
         )
@@ -341,7 +351,7 @@ class Broker:
         for frames in messages:
             self._from_worker(number, frames)
         if not there:
-            self._staff.left(number)
+            self._staff[number].left(number)
             self._workers.kill(number)  # if it still lives; the thread that waits for its end tells us
 
     def _from_worker(self, number: int, message: Sequence[memoryview]) -> None:
@@ -349,11 +359,11 @@ class Broker:
         if word == message_types.ANSWER:
             self._upkeep.count(0.0)
             kind, cpu_s, took_s = msgpack.unpackb(said[0])
-            job = self._staff.answered(number, took_s, sum(map(len, said)), now_s=time.monotonic())
+            job = self._staff[number].answered(number, took_s, sum(map(len, said)), now_s=time.monotonic())
             if job is not None:
                 self._answered(job.fetch.client, kind, cpu_s, said[1:])
         elif word == message_types.REGISTERED:
-            client = self._staff.built(number, now_s=time.monotonic()).client
+            client = self._staff[number].built(number, now_s=time.monotonic()).client
             built = unpack(said[1])
             if isinstance(built, Registered):
                 self._tally.registered(client, built)
@@ -363,14 +373,16 @@ class Broker:
         elif word in (message_types.TRIED, message_types.TRIED_PROGRAM):
             about, trial = (bytes(frame) for frame in said)
             of_program = word == message_types.TRIED_PROGRAM
-            self._carry_out(self._staff.tried(number, about.decode(), trial, of_program=of_program))
+            self._carry_out(self._staff[number].tried(number, about.decode(), trial, of_program=of_program))
         elif word == message_types.READY:
-            self._staff.ready(number)
-        else:
+            self._staff[number].ready(number)
+        elif self._settings.ops:
             raise AgentError(
                 f"workers must be able to load their ops: {bytes(said[0]).decode()}; correct --ops or PYTHONPATH, or "
                 "install what is missing"
             )
+        else:
+            self._carry_out(self._staff.give_ops_up(bytes(said[0]).decode()))
 
     def _replace(self, number: int, exit_code: str) -> None:
         """A worker's process has ended."""
@@ -403,8 +415,12 @@ class Broker:
             "exports": {name: folders[name] for name in exports},
             "keys": door is not None,
             "keys_refused": 0 if door is None else door.refused,
-            "workers": len(self._staff.ready_workers),
-            "worker_pids": self._workers.pids,
+            "workers": len(self._staff.programs.ready_workers),
+            "worker_pids": self._workers.pids(with_ops=False),
+            "op_workers": len(self._staff.ops.ready_workers),
+            "op_workers_at_most": self._settings.op_workers_at_most,
+            "op_worker_pids": self._workers.pids(with_ops=True),
+            "op_workers_lacking": self._staff.lacking,
             "worker_deaths": self._staff.deaths,
             "stores_away": len(self._exports.fetcher.away),
             "store_slow_downs": self._exports.fetcher.slow_downs,

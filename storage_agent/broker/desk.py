@@ -60,11 +60,12 @@ class Load:
     """How busy the agent is when a message comes.
 
     Args:
-        room: jobs that workers would take at once.
+        room: jobs that workers of programs would take at once.
         building: pipelines that wait for a worker.
         upkeep_s: CPU seconds that a sample lately cost apart from reading, ops and encoding.
         cores: that workers may use.
         per_worker: the same for each of them, all at work.
+        op_room: jobs that workers of named ops would take at once.
 
     Example:
         >>> Load(room=2, building=0, upkeep_s=0.0001).cores
@@ -76,6 +77,7 @@ class Load:
     upkeep_s: float
     cores: float = 1.0
     per_worker: float = 1.0
+    op_room: int = 0
 
 
 class Desk:
@@ -241,7 +243,8 @@ class Desk:
             job = Job(header, item)
             is_file = item.cut == 0 and item.encoding == "file"
             (files if is_file or job.is_outdated(load.per_worker) else work).append(job)
-        space = self._admission.space(client) + load.room
+        space = self._admission.space(client, with_ops=not header.has_programs)
+        space += load.room if header.has_programs else load.op_room
         done: list[Instruction] = []
         if files:
             done.append(Read(files))

@@ -107,7 +107,13 @@ class SendToWorker:
 
 @dataclass(frozen=True)
 class Start:
-    """Start one more worker."""
+    """Start one more worker.
+
+    Args:
+        with_ops: True for one that runs named ops, False for one that runs programs.
+    """
+
+    with_ops: bool = False
 
 
 @dataclass(frozen=True)

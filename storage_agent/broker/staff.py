@@ -48,6 +48,7 @@ class Staff:
         pipelines: those that have been registered; shared with the desk.
         job_s: how long a worker may take for one sample, and for what it was sent before it did that; then it is
             replaced, and the files go out.
+        with_ops: True for the workers that run named ops, False for those that run programs.
 
     Example:
         >>> staff = Staff(Admission(8, 8), pipelines, job_s=30.0)
@@ -63,8 +64,12 @@ class Staff:
         per_worker: cores that each worker has now, all at work; to be told.
     """
 
-    def __init__(self, admission: Admission[Job], pipelines: Registrations, job_s: float) -> None:
+    def __init__(
+        self, admission: Admission[Job], pipelines: Registrations, job_s: float, *, with_ops: bool = False
+    ) -> None:
         self._admission = admission
+        self._turns = admission.op_turns if with_ops else admission.turns
+        self._start = Start(with_ops)
         self._pipelines = pipelines
         self._job_s = job_s
         self._workers: dict[int, Worker] = {}
@@ -117,8 +122,19 @@ class Staff:
         self._workers[number].usable = False
 
     def stop(self) -> None:
-        """Replace nobody any more."""
+        """Replace no worker from now on."""
         self._stopping = True
+
+    def give_up(self) -> tuple[list[Job], list[Build], list[int]]:
+        """Replace no worker and give out no work from now on.
+
+        Returns:
+            The jobs and the registrations that wait for a worker, and the numbers of the workers.
+        """
+        self.stop()
+        builds = [building.build for building in self._builds]
+        self._builds.clear()
+        return self._turns.take_all(), builds, list(self._workers)
 
     def queue(self, jobs: Sequence[Job], *, now_s: float) -> list[Instruction]:
         """Jobs have come. What waits or is at work is not done once more: its client has asked again too early, and its
@@ -134,14 +150,14 @@ class Staff:
             if job.item.id in unanswered:
                 self._admission.finish(client)
             else:
-                self._admission.turns.push(client, job)
+                self._turns.push(client, job)
         return self.assign(now_s)
 
     def _unanswered(self, client: bytes) -> set[int]:
         """Ids of a client's jobs that have yet to be done."""
         tasks = (task for worker in self._workers.values() for task in worker.tasks if not task.answered)
         at_work = {task.job.item.id for task in tasks if task.job.fetch.client == client}
-        return at_work.union(job.item.id for job in self._admission.turns.waiting(client))
+        return at_work.union(job.item.id for job in self._turns.waiting(client))
 
     def build(self, build: Build, *, now_s: float) -> list[Instruction]:
         """A pipeline has come.
@@ -199,7 +215,7 @@ class Staff:
     def _finish(self, task: JobAtWorker, cost_s: float) -> None:
         """A job has its answer; who wanted it has had so many seconds of a worker."""
         task.answered = True
-        self._admission.turns.spent(task.job.fetch.client, cost_s)
+        self._turns.spent(task.job.fetch.client, cost_s)
 
     def died(self, number: int, exit_code: str, *, now_s: float) -> list[Instruction]:
         """A worker has died: its jobs go out as files (one of them may have killed it), another is started.
@@ -234,23 +250,23 @@ class Staff:
                     "whether this host has the memory for them"
                 )
                 return [*done, GiveUp(text)]
-        return [*done, Start()]
+        return [*done, self._start]
 
     # --- who does what ----------------------------------------------------------------------------------------
 
     def assign(self, now_s: float) -> list[Instruction]:
         """Give waiting work to the worker with least of it, until all have enough."""
         done: list[Instruction] = []
-        while self._builds or self._admission.queued:
+        while self._builds or self._turns:
             number = self._least_loaded(now_s)
             if number is None:
                 break
             if self._builds:
                 done += self._have_built(number, self._builds.popleft(), now_s)
-            elif (turn := self._admission.turns.pop(after=self._holders(now_s))) is not None:
+            elif (turn := self._turns.pop(after=self._holders(now_s))) is not None:
                 client, job = turn
                 # As long as all that may be ahead of a worker while nobody knows.
-                task = JobAtWorker(job, self._admission.turns.expected(client) or AHEAD_S)
+                task = JobAtWorker(job, self._turns.expected(client) or AHEAD_S)
                 if task.job.is_outdated(self.per_worker):
                     self._finish(task, 0.0)
                     done.append(Read([task.job]))
@@ -258,7 +274,7 @@ class Staff:
                     done += self._give(number, task, now_s)
             else:  # whoever waits does not read
                 break
-        if self._stopping and not self.ready_workers and (left := self._admission.turns.take_all()):
+        if self._stopping and not self.ready_workers and (left := self._turns.take_all()):
             done.append(Read(left, "the agent is stopping"))
         return done
 
@@ -329,7 +345,7 @@ class Staff:
         if any(worker.took_s(now_s) < STALLED_S for worker in usable):
             return []
         holders = self._holders(now_s)
-        jobs = self._admission.turns.take_all(but=holders)
+        jobs = self._turns.take_all(but=holders)
         for task in (task for worker in usable for task in worker.waiting):
             if task.job.fetch.client not in holders:
                 self._finish(task, 0.0)
@@ -340,7 +356,7 @@ class Staff:
         """To start them takes a third of a minute on a busy host, and whoever waits for it might as well have none."""
         if self._none_since_s is None:
             self._none_since_s = now_s
-        if now_s - self._none_since_s < STALLED_S or not (jobs := self._admission.turns.take_all()):
+        if now_s - self._none_since_s < STALLED_S or not (jobs := self._turns.take_all()):
             return []
         return [Read(jobs, "no worker of the agent is ready; they are being started")]
 

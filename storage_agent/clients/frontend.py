@@ -99,7 +99,7 @@ class Frontend:
         self._most_unread_nbytes = max(MAX_UNREAD_REPLIES_NBYTES, 2 * settings.max_file_nbytes)
         self._crowded_look_s = 0.0
         """Time of the next check whether clients read, while too many replies are unread."""
-        self._connections = Connections(room_for_connections(settings.workers))
+        self._connections = Connections(room_for_connections(settings.workers + settings.op_workers_at_most))
         self.incoming = Incoming()
         self._receiving: set[int] = set()
         """Connections that have recently received bytes."""

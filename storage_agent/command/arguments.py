@@ -189,6 +189,13 @@ def _add_share(group: _Group) -> None:
         help="Instead of --workers: as many as this share of the cores, above 0 and up to 1, but at least one.",
     )
     group.add_argument(
+        "--op-workers",
+        type=int,
+        metavar="N",
+        help="Further processes, with torch, for pipelines of named ops; started when these are first needed, 0 for "
+        "never (default: as many as workers).",
+    )
+    group.add_argument(
         "--nice",
         type=int,
         default=AgentSettings.nice,

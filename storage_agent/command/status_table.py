@@ -87,6 +87,15 @@ def _workers(values: _Values) -> str:
     return f"{ready} of {len(pids)} ready{cores}{processes}" if pids else f"{ready} ready{cores}"
 
 
+def _op_workers(values: _Values) -> str:
+    if values["op_workers_lacking"]:
+        return f"none: {values['op_workers_lacking']}"
+    ready, pids, most = values["op_workers"], values["op_worker_pids"], values["op_workers_at_most"]
+    if not pids:
+        return f"up to {most}, started when first needed"
+    return f"{ready} of {len(pids)} ready\nprocess{'' if len(pids) == 1 else 'es'} {', '.join(map(str, pids))}"
+
+
 def _in_hand(values: _Values) -> str:
     if not values["outstanding"]:
         return "nothing"
@@ -143,6 +152,7 @@ _ROWS = (
     _Row("running for", ["uptime_s", "version", "pid"], _running),
     _Row("loaders", ["loaders"], _loaders),
     _Row("workers", ["workers", "worker_pids", "cores"], _workers),
+    _Row("op workers", ["op_workers_lacking", "op_workers", "op_worker_pids", "op_workers_at_most"], _op_workers),
     _Row("in hand", ["outstanding", "clients", "queued"], _in_hand),
     _Row("pipelines known", ["pipelines"], _number("pipelines")),
     _Row("samples answered", ["answers"], _answered),

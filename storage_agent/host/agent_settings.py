@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sophon_loader.errors import ConfigError
+from sophon_loader.host.installed import torch_lacking
 from sophon_loader.wire.entry import host_and_port
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
 
@@ -48,7 +49,8 @@ class AgentSettings:
         keys: folder of the agent's key and of the keys it lets in, see `clients/key_files.py`; None to let every client
             in.
         insecure: True to allow `keys=None` although other hosts reach the agent.
-        workers: number of processes that run ops.
+        workers: number of processes that run programs.
+        op_workers: number of processes that run named ops, started when these are first needed; None for as many.
         readers: number of threads that read files which cross unchanged.
         ops: modules to import for their `register_op` calls.
         limit_mbit: rate of all replies in Mbit/s; None for no limit.
@@ -95,6 +97,7 @@ class AgentSettings:
     announce: Path | None = None
     announce_as: str = ""
     metrics: tuple[str, int] | None = None
+    op_workers: int | None = None
     indexed: Mapping[str, Indexed] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -133,6 +136,10 @@ class AgentSettings:
             if getattr(self, name) < 1:
                 option = name if name == "max_outstanding" else f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{option} must be at least 1, got {getattr(self, name)}")
+        if self.op_workers is not None and self.op_workers < 0:
+            raise ConfigError(f"--op-workers must be at least 0, got {self.op_workers}")
+        if self.op_workers == 0 and self.ops:
+            raise ConfigError(f"--ops must be left out where --op-workers is 0, got --ops {self.ops[0]}; leave out one")
         if self.limit_mbit is not None and not self.limit_mbit > 0:
             raise ConfigError(f"--limit-mbit must be above 0, got {self.limit_mbit}; leave it out for no limit")
         if not 1 <= self.max_file_nbytes <= MAX_PAYLOAD_NBYTES:
@@ -150,6 +157,20 @@ class AgentSettings:
             raise ConfigError(f"--nice must be from 0 to 19, got {self.nice}")
         if not 0 <= self.drain_s < math.inf:
             raise ConfigError(f"drain_s must be a number of seconds, got {self.drain_s}")
+
+    @property
+    def op_workers_at_most(self) -> int:
+        """Number of processes that may run named ops."""
+        if self.ops_lacking:
+            return 0
+        return self.workers if self.op_workers is None else self.op_workers
+
+    @property
+    def ops_lacking(self) -> str:
+        """Reason why this agent runs no named ops; "" if it does."""
+        if self.op_workers == 0:
+            return "--op-workers is 0"
+        return f"not installed: {torch_lacking()}" if torch_lacking() else ""
 
 
 def is_private(bind: str) -> bool:

@@ -25,7 +25,7 @@ def room_for_connections(workers: int) -> int:
     """Return the number of connections that this process has descriptors for; raises its limit as far as allowed.
 
     Args:
-        workers: number of processes that run ops.
+        workers: number of worker processes, with op workers.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

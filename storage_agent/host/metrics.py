@@ -30,7 +30,8 @@ _COUNTERS = {
 _GAUGES = {
     "uptime_seconds": ("uptime_s", 1, "Time since the start."),
     "cores": ("cores", 1, "Cores that it may use."),
-    "workers": ("workers", 1, "Workers that are ready."),
+    "workers": ("workers", 1, "Workers that are ready to run programs."),
+    "op_workers": ("op_workers", 1, "Workers that are ready to run named ops."),
     "pipelines": ("pipelines", 1, "Pipelines that are known."),
     "connections": ("loaders", 1, "Connections of loaders."),
     "asking_connections": ("clients", 1, "Connections with requests that are not answered."),

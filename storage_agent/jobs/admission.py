@@ -14,11 +14,11 @@ REQUEST_NBYTES = 1024
 
 
 class Admission(Generic[Job]):
-    """Bounded queue of jobs for workers, with turns by what jobs cost there, and counts of what has no answer yet.
+    """Bounded queues of jobs for workers, with turns by what jobs cost there, and counts of what has no answer yet.
 
     Args:
         max_outstanding: admitted and not yet finished samples per client.
-        max_queued: jobs that may wait, over all clients; whoever pushes asks `space` before.
+        max_queued: jobs that may wait in each queue, over all clients; whoever pushes asks `space` before.
 
     Example:
         >>> admission: Admission[str] = Admission(max_outstanding=8, max_queued=4)
@@ -26,13 +26,15 @@ class Admission(Generic[Job]):
         (True, None, (b'loader', 'a job'))
 
     Attributes:
-        turns: the jobs that wait.
+        turns: the jobs that wait for workers that run programs.
+        op_turns: the jobs that wait for workers that run named ops.
     """
 
     def __init__(self, max_outstanding: int, max_queued: int) -> None:
         self.max_outstanding = max_outstanding
         self.max_queued = max_queued
         self.turns: Turns[Job] = Turns()
+        self.op_turns: Turns[Job] = Turns()
         self._outstanding: dict[bytes, int] = {}
         self._nbytes: dict[bytes, float] = {}
         """What the unanswered requests of each client take."""
@@ -41,7 +43,20 @@ class Admission(Generic[Job]):
     @property
     def queued(self) -> int:
         """Jobs that wait for a worker."""
-        return len(self.turns)
+        return len(self.turns) + len(self.op_turns)
+
+    def waiting_of(self, client: bytes) -> int:
+        """Jobs of a client that wait for a worker."""
+        return self.turns.waiting_of(client) + self.op_turns.waiting_of(client)
+
+    def shut(self, *, shut: bool) -> None:
+        """Have no client's turn come for now, or again."""
+        self.turns.shut = self.op_turns.shut = shut
+
+    def hold(self, client: bytes, held: bool) -> None:
+        """Pass a client over, or no longer; see `Turns.hold`."""
+        self.turns.hold(client, held)
+        self.op_turns.hold(client, held)
 
     @property
     def outstanding(self) -> int:
@@ -53,10 +68,16 @@ class Admission(Generic[Job]):
         """Clients with unanswered samples."""
         return len(self._outstanding)
 
-    def space(self, client: bytes) -> int:
-        """Jobs of a client that may still be queued: as many as are free in all, or are missing to its share of all."""
-        share = self.max_queued // (self.turns.clients + 1)
-        return max(0, self.max_queued - self.queued, share - self.turns.waiting_of(client))
+    def space(self, client: bytes, *, with_ops: bool = False) -> int:
+        """Jobs of a client that may still be queued: as many as are free in all, or are missing to its share of all.
+
+        Args:
+            client: its routing id.
+            with_ops: True for the queue of jobs that run named ops.
+        """
+        turns = self.op_turns if with_ops else self.turns
+        share = self.max_queued // (turns.clients + 1)
+        return max(0, self.max_queued - len(turns), share - turns.waiting_of(client))
 
     def outstanding_of(self, client: bytes) -> int:
         """Admitted samples of one client that have no answer yet."""
@@ -106,4 +127,4 @@ class Admission(Generic[Job]):
 
     def forget(self, client: bytes) -> None:
         """A client has left: what it has waiting is not done."""
-        self.finish(client, len(self.turns.drop(client)))
+        self.finish(client, len(self.turns.drop(client)) + len(self.op_turns.drop(client)))

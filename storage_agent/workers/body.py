@@ -17,9 +17,9 @@ from collections import deque
 
 import msgpack
 
+from sophon_loader.encodings.catalogue import leave_out
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.registry import encodings
-from sophon_loader.host.installed import torch_lacking
 from sophon_loader.host.system import end_with_parent
 from sophon_loader.programs.program import Limits
 from storage_agent.host.agent_settings import AgentSettings
@@ -49,20 +49,21 @@ _LOOK_EVERY = 16
 """Samples after which a worker looks how much memory it has taken; it does so whenever one has failed."""
 
 
-def main(settings: AgentSettings, broker: Channel) -> None:
+def main(settings: AgentSettings, broker: Channel, *, with_ops: bool) -> None:
     """Body of a worker process; returns when the channel is closed, ends at once when the broker dies.
 
     Args:
         settings: the agent's.
         broker: the channel to it.
+        with_ops: True for a worker that runs named ops; False for one that runs programs, which imports no torch.
     """
     for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the broker decides
         signal.signal(number, signal.SIG_IGN)
     end_with_parent()
     what = "the ops of installed packages"
     try:
-        pipelines = pipelines_of(settings)
-        for what in settings.ops:
+        pipelines = pipelines_of(settings, with_ops=with_ops)
+        for what in settings.ops if with_ops else ():
             importlib.import_module(what)
     except Exception as error:  # the boundary to user code
         text = f"cannot import {what}: {type(error).__name__}: {error}"
@@ -82,16 +83,18 @@ def main(settings: AgentSettings, broker: Channel) -> None:
     Service(broker, open_exports(settings), pipelines, memory, limits_of(settings)).run()
 
 
-def pipelines_of(settings: AgentSettings) -> PipelineJobs:
-    """The pipelines of a worker, none so far; without torch, what stands in for them.
+def pipelines_of(settings: AgentSettings, *, with_ops: bool) -> PipelineJobs:
+    """The pipelines of a worker, none so far; of one that runs programs, what stands in for them.
 
     Args:
         settings: the agent's.
+        with_ops: see `main`.
 
     Raises:
         Exception: see `answering.load`.
     """
-    if torch_lacking():
+    if not with_ops:
+        leave_out("array")  # it imports torch, and no program ends in one
         return NoPipelines()
     from storage_agent.workers.answering import BuiltPipelines, load
 

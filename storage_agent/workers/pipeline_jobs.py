@@ -1,11 +1,10 @@
-"""Jobs that name a pipeline, as a worker's loop sees them; and what stands in for pipelines where torch is missing."""
+"""Jobs that name a pipeline, as a worker's loop sees them; and what stands in for pipelines in a worker of programs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from sophon_loader.host.installed import torch_lacking
 from sophon_loader.wire.messages import Failed, Failure
 from storage_agent.jobs.jobs import Job
 from storage_agent.reading.answers import Answer, FileRead, file_answer, read_file
@@ -105,7 +104,7 @@ class PipelineJobs(Protocol):
 
 
 class NoPipelines:
-    """A worker's pipelines where torch is missing: none is built, and jobs that name one get their file with a note.
+    """The pipelines of a worker that runs programs: none is built, and jobs that name one get their file with a note.
 
     Example:
         >>> NoPipelines().register("digest").message.failure
@@ -140,4 +139,4 @@ class NoPipelines:
 
 
 def _why() -> str:
-    return f"this agent has no {torch_lacking()}; it serves programs, files and parts: docs/agent.md"
+    return "this worker runs no named ops; it serves programs, files and parts: docs/agent.md"

@@ -3,62 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
-import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection
-from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from sophon_loader.host.installed import torch_lacking
-from sophon_loader.host.private import open_private_folder
 from storage_agent.host.agent_settings import AgentSettings
 from storage_agent.host.channel import Channel
 from storage_agent.host.descriptors import NONE_LEFT
-
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerContext
+from storage_agent.workers.warm_parent import WarmParent
 
 _START_AGAIN_S = 0.2
 """The pause after there was no descriptor for a worker's start: the agent's connections may take all of them."""
 
-_NOWHERE = "/proc/self/no folder"
-"""Where no file can be made."""
-_FORKSERVERS = 3
-"""So many are started for one worker, should each be killed before it has started that."""
-
 _BODY, _OPS = ["storage_agent.workers.body"], "storage_agent.workers.answering"
-"""Modules of every worker, and of one that runs ops."""
-_PINNED = Path(__file__).parents[1] / "pinned.py"
-
-_socket: int | None = None
-"""The file of the forkserver's socket, of which a process has one."""
-
-
-class _Preloaded(list[str]):
-    """What the forkserver imports first, from the package that this file lies in.
-
-    Its module path begins with the working directory, which may hold another copy of it, and before Python 3.13 it is
-    not told this process's path. The command that it is started with holds this list's `repr`.
-    """
-
-    def __repr__(self) -> str:
-        return f"__import__('runpy').run_path({str(_PINNED)!r}) and {super().__repr__()}"
+"""Modules of every worker, and of one that runs named ops."""
 
 
 class Workers:
     """Starts worker processes and calls `started(number, channel)` and `ended(number, exit code)`, from a thread.
 
-    The forkserver imports torch and torchvision once (some seconds), where they are installed. Workers are forked from
-    it and share that memory. Each worker has a thread here that starts it, as soon as there are descriptors for that,
-    and waits for its end, so nothing waits for a start.
+    Workers that run programs and workers that run named ops are forked from a parent each, and share its memory. The
+    parent of the latter imports torch and torchvision once (some seconds), when the first of them is started. Each
+    worker has a thread here that starts it, as soon as there are descriptors for that, and waits for its end, so
+    nothing waits for a start.
 
     Owned by the broker's thread, which calls every method. Stopping climbs: the channel closed (by the broker),
     `join` until the deadline, SIGKILL.
@@ -84,19 +55,26 @@ class Workers:
         self._settings = settings
         self._started = started
         self._ended = ended
-        self._spawner: ForkServerContext = multiprocessing.get_context("forkserver")
-        self._spawner.set_forkserver_preload(_Preloaded(_BODY if torch_lacking() else [*_BODY, _OPS]))
+        self._parents = {False: WarmParent(_BODY), True: WarmParent([*_BODY, _OPS])}
+        """By whether their workers run named ops."""
         self._processes: dict[int, BaseProcess] = {}
+        self._with_ops: set[int] = set()
         self._threads: list[threading.Thread] = []
         self._serial = 0
         self._stopping = threading.Event()
-        self._starting = threading.Lock()
-        """Held while a process is started, which may start the forkserver, too."""
+        self._starting = {False: threading.Lock(), True: threading.Lock()}
+        """Held while a process of a pool is started, which may start its forkserver, too."""
 
-    def start(self) -> int:
-        """Start one more worker; its number."""
+    def start(self, *, with_ops: bool = False) -> int:
+        """Start one more worker; its number.
+
+        Args:
+            with_ops: True for one that runs named ops.
+        """
         self._serial += 1
         number = self._serial
+        if with_ops:
+            self._with_ops.add(number)
         thread = threading.Thread(target=self._watch, args=(number,), name=f"watch-worker-{number}", daemon=True)
         self._threads = [t for t in self._threads if t.is_alive()] + [thread]
         thread.start()
@@ -125,15 +103,16 @@ class Workers:
     def _start_now(self, number: int) -> BaseProcess:
         """Start it, and hand over the channel to it."""
         ours, theirs = socket.socketpair()
+        with_ops = number in self._with_ops
         try:
-            with theirs, self._starting:
+            with theirs, self._starting[with_ops]:
                 if self._stopping.is_set():
                     raise EOFError("the agent ends")
-                process = self._spawner.Process(
-                    target=_worker_main, args=(self._settings, theirs), name=f"sophon-worker-{number}"
-                )
+                arguments = (self._settings, theirs, with_ops)
+                parent = self._parents[with_ops]
+                process = parent.process(target=_worker_main, args=arguments, name=f"sophon-worker-{number}")
                 self._processes[number] = process
-                _start(process)
+                parent.start(process)
         except BaseException:
             ours.close()
             raise
@@ -155,11 +134,16 @@ class Workers:
     def forget(self, number: int) -> None:
         """A worker whose end has been dealt with."""
         self._processes.pop(number, None)
+        self._with_ops.discard(number)
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the started workers."""
-        return [process.pid for process in list(self._processes.values()) if process.pid is not None]
+    def pids(self, *, with_ops: bool) -> list[int]:
+        """Process ids of the started workers.
+
+        Args:
+            with_ops: True for those that run named ops, False for those that run programs.
+        """
+        started = [(process.pid, number in self._with_ops) for number, process in list(self._processes.items())]
+        return [pid for pid, with_them in started if pid is not None and with_them == with_ops]
 
     def stop(self, deadline_s: float, told: Collection[int]) -> None:
         """End all workers.
@@ -174,86 +158,24 @@ class Workers:
             if number not in told and process.pid is not None and process.is_alive():
                 process.kill()
         if any(process.pid is None for process in processes.values()):
-            _end_forkserver()
+            self._end_parents()
         end = time.monotonic() + deadline_s
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
         for process in dict(self._processes).values():
             if process.pid is not None and process.is_alive():
                 process.kill()
-        _end_forkserver()
+        self._end_parents()
         for thread in self._threads:
             thread.join(2.0)
 
-
-def _start(process: BaseProcess) -> None:
-    """Start a process, and before it the forkserver unless that runs.
-
-    Multiprocessing starts the forkserver by itself, but with its socket in a folder that stays behind when the agent is
-    killed. Here it finds no place for a folder, and is given one for no longer than the socket is made.
-
-    Raises:
-        OSError, EOFError: see `Workers`.
-    """
-    settings: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
-    settings["tempdir"] = _NOWHERE
-    try:
-        for _ in range(_FORKSERVERS):
-            try:
-                process.start()
-                return
-            except FileNotFoundError:  # it does not run, or has been killed a moment ago
-                _start_forkserver(settings)
-            except ConnectionRefusedError:  # it has been killed, and does not count as ended yet
-                pid = _end_forkserver()
-                assert pid is not None, "who refuses runs"
-                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        process.start()
-    finally:
-        settings.pop("tempdir")
+    def _end_parents(self) -> None:
+        for parent in self._parents.values():
+            parent.end()
 
 
-def _start_forkserver(settings: dict[str, Any]) -> None:
-    """Start the forkserver, unless it runs. It is reached by the open file of its socket, which needs no name."""
-    folder = tempfile.mkdtemp(prefix="sophon-agent-")
-    place = open_private_folder(folder)
-    try:
-        short = f"/proc/self/fd/{place}"  # a socket's path has at most 107 bytes; a temporary folder's may have more
-        settings["tempdir"] = short
-        forkserver.ensure_running()
-        _hold_socket(short)
-    finally:
-        settings["tempdir"] = _NOWHERE
-        os.close(place)
-        shutil.rmtree(folder)
-
-
-def _hold_socket(folder: str) -> None:
-    """Reach the forkserver without the name of its socket, if it has one in this folder; the one before has ended."""
-    global _socket
-    server: Any = forkserver._forkserver
-    if server._forkserver_address.startswith(f"{folder}/"):
-        before, _socket = _socket, os.open(server._forkserver_address, os.O_PATH)
-        server._forkserver_address = f"/proc/self/fd/{_socket}"
-        if before is not None:
-            os.close(before)
-
-
-def _end_forkserver() -> int | None:
-    """Kill it: while it imports torch, and while it ends with torch imported, it stays for seconds after the agent.
-
-    Returns:
-        Its process id; None if there is none.
-    """
-    pid: int | None = getattr(forkserver._forkserver, "_forkserver_pid", None)
-    if pid is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return pid
-
-
-def _worker_main(settings: AgentSettings, end: socket.socket) -> None:
+def _worker_main(settings: AgentSettings, end: socket.socket, with_ops: bool) -> None:
     from storage_agent.workers.body import main
 
     with end:
-        main(settings, Channel(end))
+        main(settings, Channel(end), with_ops=with_ops)

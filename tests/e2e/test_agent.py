@@ -387,5 +387,22 @@ def test_the_broker_has_loaded_neither_torch_nor_numpy(image_tree: Path) -> None
     assert not [line for line in mapped.splitlines() if "torch" in line or "numpy" in line]
 
 
+def test_torch_is_loaded_when_a_pipeline_comes_and_not_by_workers_of_programs(
+    image_tree: Path, keys: list[str]
+) -> None:
+    def with_torch() -> set[int]:
+        mapped = {one.pid: Path(f"/proc/{one.pid}/maps").read_text() for one in agent.descendants()}
+        return {pid for pid, maps in mapped.items() if "libtorch" in maps}
+
+    with agent_for({"d": image_tree}, warm=False) as agent:
+        client = agent.ready().client()
+        assert with_torch() == set() and client.status()["op_worker_pids"] == []
+        client.send(fetch(keys[:1], 2, client.register(chain_of(v2.CenterCrop(9)))))
+        assert client.samples(1)[0].cut == 2
+        status = client.status()
+        (pid,) = status["op_worker_pids"]
+        assert pid in with_torch() and not with_torch() & set(status["worker_pids"])
+
+
 def test_the_first_message_may_be_any(served: Agent) -> None:
     assert served.client().ask(AskStatus())

@@ -56,7 +56,7 @@ def _gated(client: Client, gate: Path) -> str:
 def _recovered(one: Agent, key: str) -> None:
     """Both workers are there, and ops run."""
     client = one.client()
-    until(lambda: client.status()["workers"] == 2, "dead workers are replaced")
+    until(lambda: client.status()["op_workers"] == 2, "dead workers are replaced")
     until(lambda: client.status()["outstanding"] == 0, "what was asked for before is done")
     client.send(fetch([key] * 3, 2, client.register(chain_of(Invert()))))
     assert {sample.cut for sample in client.samples(3).values()} == {2}
@@ -86,7 +86,7 @@ def test_a_worker_that_is_killed(hardy: Agent, key: str, gate: Path) -> None:
     pids = waiting(gate)
     victim = min(pids)
     before = client.status()
-    assert victim in before["worker_pids"]
+    assert victim in before["op_worker_pids"]
     psutil.Process(victim).kill()
     lost = client.samples(2)
     assert {(s.cut, s.encoding) for s in lost.values()} == {(0, "file")}
@@ -96,7 +96,7 @@ def test_a_worker_that_is_killed(hardy: Agent, key: str, gate: Path) -> None:
     assert {s.cut for s in kept.values()} == {2} and kept.keys() | lost.keys() == {0, 1, 2, 3}
     _recovered(hardy, key)
     after = client.status()
-    assert victim not in after["worker_pids"] and after["worker_deaths"] == before["worker_deaths"] + 1
+    assert victim not in after["op_worker_pids"] and after["worker_deaths"] == before["worker_deaths"] + 1
     (line,) = [line for line in hardy.errors().splitlines() if " warning worker died" in line][-1:]
     assert "exit_code=-9" in line and line.count(f'"d/{key}"') == 2, "both samples that it had"
 
@@ -207,7 +207,7 @@ def test_sigkill_leaves_no_process(start_agent: StartAgent, key: str, gate: Path
     client = one.client()
     client.send(fetch([key] * 4, 2, _gated(client, gate)))
     until(lambda: len(waiting(gate)) == 2, "both workers are at the gate")
-    assert len(one.descendants()) >= 4, "two workers, the forkserver, the resource tracker"
+    assert len(one.descendants()) >= 4, "two op workers, their forkserver, the resource tracker"
     assert one.end(signal.SIGKILL) == -signal.SIGKILL
     one.assert_gone()
 

@@ -97,7 +97,7 @@ def test_headers_of_empty_lists(victim: Agent, normal: Client) -> None:
 
 def test_registrations_of_four_megabytes(victim: Agent, normal: Client) -> None:
     attacker = victim.client()
-    workers = [psutil.Process(pid) for pid in normal.status()["worker_pids"]]
+    workers = [psutil.Process(pid) for pid in normal.status()["op_worker_pids"]]
     before = [worker.memory_info().rss for worker in workers]
     row = ["v2.RandomOrder", {"transforms": [{"$": "op", "name": "v2.Identity", "params": {}}] * 120_000}]
     description = msgpack.packb([["decode", {}], row])
@@ -142,7 +142,7 @@ def test_slow_ops_of_one_client(victim: Agent, normal: Client, tmp_path: Path) -
     attacker.close()
     until(lambda: normal.status()["outstanding"] < 10, "nobody waits for these any more")
     gate.touch()
-    until(lambda: normal.status()["workers"] == 2, "both workers are there")
+    until(lambda: normal.status()["op_workers"] == 2, "both workers are there")
 
 
 def test_an_op_that_would_make_a_vast_image(victim: Agent, normal: Client) -> None:
@@ -160,7 +160,8 @@ def test_an_op_that_would_make_a_vast_image(victim: Agent, normal: Client) -> No
 def _peaks(client: Client) -> int:
     """The most memory that each worker has had, all together, in bytes."""
     found = 0
-    for pid in client.status()["worker_pids"]:
+    status = client.status()
+    for pid in status["worker_pids"] + status["op_worker_pids"]:
         words = Path(f"/proc/{pid}/status").read_text().split()
         found += int(words[words.index("VmHWM:") + 1]) << 10
     return found
@@ -303,16 +304,17 @@ def test_more_connections_than_descriptors(tree: Path, tmp_path: Path) -> None:
     one = Agent({"d": tree}, "--end-with-stdin", *ops, workers=1, log=tmp_path / "log", prefix=shell).ready()
     idle: list[socket.socket] = []
     try:
+        until(lambda: one.status()["op_workers"] == 1, "the op worker is ready")
         host, port = one.endpoint.removeprefix("tcp://").split(":")
         for _ in range(400):
             with contextlib.suppress(OSError):
                 idle.append(socket.create_connection((host, int(port)), timeout=30.0))
         client = until(lambda: _let_in(one), "a newcomer is let in")
         _served(client)
-        (pid,) = client.status()["worker_pids"]
+        (pid,) = client.status()["op_worker_pids"]
         psutil.Process(pid).kill()
-        until(lambda: client.status()["worker_pids"] not in ([], [pid]), "the worker is replaced")
-        until(lambda: client.status()["workers"] == 1, "and ready")
+        until(lambda: client.status()["op_worker_pids"] not in ([], [pid]), "the worker is replaced")
+        until(lambda: client.status()["op_workers"] == 1, "and ready")
         client.send(fetch([KEY] * 4, 2, client.register(chain_of(Invert()))))
         assert {sample.cut for sample in client.samples(4).values()} == {2}
         assert client.status()["hung_up"] > 100

@@ -397,8 +397,10 @@ def test_what_no_worker_will_have_time_for_goes_out_as_files(waiting: int, room:
     counter = Counter(max_queued=3)
     digest = _register(counter)
     for n in range(waiting):
+        counter.admission.op_turns.push(b"other", job(n))
+    for n in range(3):  # the other queue is full, which is nothing to this one
         counter.admission.turns.push(b"other", job(n))
-    done = counter.says(_fetch(*[(2, "pixels")] * 10, digest=digest), room=room)
+    done = counter.says(_fetch(*[(2, "pixels")] * 10, digest=digest), op_room=room)
     got = [(type(one), ids(list(one.jobs))) for one in done if isinstance(one, (Queue, Read))]
     wanted = [(Queue, list(range(queued))), (Read, list(range(queued, 10)))]
     assert got == [(kind, numbers) for kind, numbers in wanted if numbers]

@@ -152,6 +152,11 @@ def test_missing_torch_is_logged(
     assert "no pipeline is run" in said and "not installed: torchvision" in said
 
 
+def test_ops_need_workers_that_run_them() -> None:
+    with pytest.raises(ConfigError, match=r"--ops must be left out where --op-workers is 0, got --ops mine; leave"):
+        AgentSettings({"d": "/"}, "tcp://127.0.0.1:0", workers=1, op_workers=0, ops=("mine",))
+
+
 def test_settings_without_keys_must_say_so() -> None:
     with pytest.raises(
         ConfigError,

@@ -14,6 +14,7 @@ IDLE: dict[str, Any] = {
     "cpu_s": 0.0, "instance": "c0ffee", "exports": {"imagenet": "/data/imagenet"}, "keys": True, "keys_refused": 0,
     "workers": 0, "worker_pids": [], "worker_deaths": 0, "pipelines": 0, "loaders": 0, "clients": 0, "queued": 0,
     "outstanding": 0, "dropped_replies": 0, "hung_up": 0, "unread_requests_mb": 0.0, "unread_replies_mb": 0.0,
+    "op_workers": 0, "op_worker_pids": [], "op_workers_at_most": 2, "op_workers_lacking": "",
     "sent_mb": 0.0, "limit_mbit": None, "store_slow_downs": 0, "store_cpu_s": 0.0, "stores_away": 0,
 }  # fmt: skip
 BUSY: dict[str, Any] = {
@@ -22,7 +23,7 @@ BUSY: dict[str, Any] = {
     "answers": {"file": 2345, "pixels": 10_000, "Failed": 9}, "refusals": {"busy": 2, "missing": 7, "novel": 1},
     "keys": False, "keys_refused": 1, "worker_deaths": 1, "hung_up": 4, "dropped_replies": 5,
     "unread_replies_mb": 3.5, "encodings_missing": {"jxl": "imagecodecs is not installed"},
-    "store_slow_downs": 11, "store_cpu_s": 3.2, "stores_away": 2,
+    "store_slow_downs": 11, "store_cpu_s": 3.2, "stores_away": 2, "op_workers": 1, "op_worker_pids": [4714, 4715],
 }  # fmt: skip
 
 
@@ -33,6 +34,7 @@ def test_an_agent_that_has_just_begun() -> None:
         ("running for", "42.0 s (version 0.2.0, process 4711)"),
         ("loaders", "none is connected"),
         ("workers", "0 ready, on 16 cores"),
+        ("op workers", "up to 2, started when first needed"),
         ("in hand", "nothing"),
         ("samples answered", "none yet"),
         ("encodings", "file, pixels"),
@@ -47,6 +49,7 @@ def test_an_agent_with_much_to_tell() -> None:
         ("running for", "3 h 12 min (version 0.2.0, process 4711)"),
         ("loaders", "3 connections"),
         ("workers", "2 of 2 ready, on 16 cores\nprocesses 4712, 4713"),
+        ("op workers", "1 of 2 ready\nprocesses 4714, 4715"),
         ("in hand", "1,280 requests of 2 connections, 640 waiting for a worker"),
         ("pipelines known", "1"),
         ("samples answered", "12,345: 10,000 as pixels, 2,345 as file"),
@@ -66,6 +69,11 @@ def test_an_agent_with_much_to_tell() -> None:
         ("encodings lacking", "jxl: imagecodecs is not installed"),
         ("software", "torch 2.9.1, pillow 12.0"),
     ]
+
+
+def test_the_reason_for_having_no_op_workers() -> None:
+    told = dict(rows_of({**IDLE, "op_workers_at_most": 0, "op_workers_lacking": "--op-workers is 0"}))
+    assert told["op workers"] == "none: --op-workers is 0"
 
 
 def test_every_refusal_has_words() -> None:

@@ -15,7 +15,7 @@ from storage_agent.host.metrics import Metrics
 STATUS: dict[str, Any] = {
     **{"version": "1.2", "answers": {"pixels": 5, "Failed": 1}, "refusals": {"busy": 2}, "cpu_s": 1.25, "cores": 4.0},
     **{"sent_mb": 3.007, "worker_deaths": 1, "hung_up": 2, "dropped_replies": 3, "keys_refused": 4, "uptime_s": 9.5},
-    **{"workers": 2, "pipelines": 1, "loaders": 6, "clients": 5, "outstanding": 7, "queued": 8},
+    **{"workers": 2, "op_workers": 1, "pipelines": 1, "loaders": 6, "clients": 5, "outstanding": 7, "queued": 8},
     **{"store_slow_downs": 9, "store_cpu_s": 1.5, "stores_away": 1},
     **{"unread_requests_mb": 0.5, "unread_replies_mb": 0.25},
 }

@@ -1,25 +1,23 @@
-"""A worker without torch: what it says to pipelines, and to jobs that name one."""
+"""A worker of programs: what it says to pipelines, and to jobs that name one."""
 
 from __future__ import annotations
-
-import sys
 
 import pytest
 
 from sophon_loader.wire.messages import CHEAPEST, Failed
 from storage_agent.host.agent_settings import AgentSettings
 from storage_agent.stores import Exports
-from storage_agent.workers.body import pipelines_of
+from storage_agent.workers import body
 from storage_agent.workers.pipeline_jobs import PipelineJobs
 from tests.unit.agent.samples import PIPELINE, file_of, job_at, sample_of
 
-WHY = "this agent has no torchvision; it serves programs, files and parts: docs/agent.md"
+WHY = "this worker runs no named ops; it serves programs, files and parts: docs/agent.md"
 
 
 @pytest.fixture
 def pipelines(monkeypatch: pytest.MonkeyPatch) -> PipelineJobs:
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    return pipelines_of(AgentSettings({"d": "."}, "tcp://127.0.0.1:0", 1))
+    monkeypatch.setattr(body, "leave_out", lambda name: None)  # of this process
+    return body.pipelines_of(AgentSettings({"d": "."}, "tcp://127.0.0.1:0", 1), with_ops=False)
 
 
 def test_a_pipeline_is_refused(pipelines: PipelineJobs) -> None:

@@ -408,4 +408,4 @@ def test_a_worker_whose_broker_has_gone_ends_quietly(
     ours, theirs = socket.socketpair()
     theirs.close()
     with ours:
-        main(AgentSettings({"d": str(tmp_path)}, "tcp://127.0.0.1:0", 1, ops=ops), Channel(ours))
+        main(AgentSettings({"d": str(tmp_path)}, "tcp://127.0.0.1:0", 1, ops=ops), Channel(ours), with_ops=True)
