@@ -210,6 +210,25 @@ def other_torch(result: Result) -> str:
     return table((*shape, "first batch, s later"), rows)
 
 
+def light_agent(result: Result) -> str:
+    """Time to start, memory and disk of an agent, by the extras that are installed."""
+    rows = [
+        (
+            f"`{entry['extras']}`",
+            f"{entry['disk_mb']:.0f}",
+            spread(entry["serves_s"], 2),
+            spread(entry["first_answer_s"], 2),
+            spread(entry["cpu_s"], 2),
+            middle(entry["worker_pss_mb"], 0),
+            middle(entry["all_pss_mb"], 0),
+            entry["verdict"],
+        )
+        for entry in result.rows["summary"]
+    ]
+    columns = ("extras", "disk, MB", "listens, s", "a worker's first answer, s", "CPU s until then")
+    return table((*columns, "a worker, MB", "all processes, MB", "bars"), rows)
+
+
 MEMORY = {"pss_mb": "PSS, MB", "private_mb": "private, MB", "shm_mb": "/dev/shm, MB"}
 """Memory of a loader's processes at 0 ms, peak -> label."""
 
@@ -494,6 +513,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "steadiness": steadiness,
     "latency": of_file("latency")(latency),
     "other-torch": of_file("other-torch")(other_torch),
+    "light-agent": of_file("light-agent")(light_agent),
     "look-ahead": of_file("look-ahead")(latency),
     "look-ahead-large": of_file("look-ahead-large")(latency),
     "overhead": overhead,

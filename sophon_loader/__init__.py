@@ -106,7 +106,14 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        from sophon_loader.host.installed import torch_wanted
+
+        if wanted := torch_wanted(f"sophon_loader.{name}"):
+            raise ImportError(wanted) from error
+        raise
 
 
 def __dir__() -> list[str]:

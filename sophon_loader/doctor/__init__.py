@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from sophon_loader import __version__
+from sophon_loader.host.installed import torch_wanted
 from sophon_loader.host.unread import quiet_when_unread
 
 _EXAMPLE = """examples:
@@ -23,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     if not parsed.seconds > 0:
         parser.error(f"--seconds must be above 0, got {parsed.seconds:g}")
+    if wanted := torch_wanted(parser.prog):
+        print(wanted, file=sys.stderr)
+        return 1
 
     from sophon_loader.client.options import OffloadOptions
     from sophon_loader.doctor.examination import examine

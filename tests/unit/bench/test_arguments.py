@@ -41,6 +41,7 @@ WRONG = {
     "bench.overlap": ("--data nowhere", "--link-mbit 0", "--gradient-mb 0", "--prefetch 2 2", "--steps 0"),
     "bench.link": ("--data nowhere", "--policies torch", "--workers 0", "--workers 1 1", "--link-mbit 0", "--rounds 0"),
     "bench.other_torch": ("--data /nowhere", "--rounds 0", "--round-trips-ms -1", "--policies none"),
+    "bench.light_agent": ("--rounds 0",),
     "bench.latency": (
         "--data nowhere",
         "--policies torch",
