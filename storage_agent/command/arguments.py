@@ -44,7 +44,7 @@ examples:
   sophon-agent serve --export food=mds:///data/food101-mds
   # Objects of a bucket, with the credentials of the environment (pip install 'sophon_loader[stores]'):
   sophon-agent serve --export imagenet=s3://bucket/imagenet/train
-  # Beside other agents, in a folder where all of them say that they are there:
+  # Together with other agents, which announce themselves in a folder:
   sophon-agent serve --export imagenet=/data/imagenet --bind tcp://0.0.0.0:0 --announce /shared/run/agents
   # On a file server that has other work to do:
   sophon-agent serve --export imagenet=/data/imagenet --bind tcp://0.0.0.0:5555 --cpu-share 0.5 --nice 10
