@@ -85,9 +85,9 @@ def _serve(parsed: argparse.Namespace) -> int:
     if settings.keys is not None:
         new = _see_to_keys(KeyFolder(settings.keys))
     elif not is_private(settings.bind):
-        reason = "no keys are asked for: whoever reaches this agent may read all exports"
+        reason = "no keys are asked for: anyone who reaches this agent may read all exports"
         log.EventLog().warning("agent insecure", reason=reason)
-    if not native.available and not parsed.end_with_stdin:  # who holds its standard input says so itself
+    if not native.available and not parsed.end_with_stdin:  # the loader that holds its standard input reports it itself
         log.EventLog().warning("JPEG files are sent whole", reason=native.reason)
     if settings.ops_lacking:
         log.EventLog().info("no pipeline is run", reason=settings.ops_lacking)
@@ -129,7 +129,7 @@ def _workers(parsed: argparse.Namespace) -> int:
 
 
 def _see_to_keys(keys: KeyFolder) -> Path | None:
-    """Have keys; the file with the first loader's, if it has just been made."""
+    """Make sure that there are keys. Returns the file of the first loader's token if it was made now, else None."""
     events = log.EventLog()
     if keys.is_new and (names := keys.names()):
         keys.own()
@@ -143,7 +143,7 @@ def _see_to_keys(keys: KeyFolder) -> Path | None:
         return token
     if not keys.names():
         remedy = f"sophon-agent key add NAME --keys {keys.path}"
-        events.warning("nobody is let in", reason="there is no key", remedy=remedy)
+        events.warning("no client is let in", reason="there is no key", remedy=remedy)
     return None
 
 
@@ -170,7 +170,7 @@ def _metrics(place: tuple[str, int], broker: Broker) -> ScrapePort:
     except SophonError:
         broker.close()
         raise
-    log.EventLog().info("metrics told", address=f"http://{place[0]}:{place[1]}/metrics")
+    log.EventLog().info("metrics served", address=f"http://{place[0]}:{place[1]}/metrics")
     return port
 
 

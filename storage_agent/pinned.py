@@ -1,10 +1,10 @@
-"""Run as a file, `sophon-agent` of the package that it lies in, whatever the working directory and PYTHONPATH hold.
+"""Runs `sophon-agent` of the package in whose folder this file lies, for any working directory and PYTHONPATH.
 
-A loader starts its own agent so. Otherwise a checkout without its extension, as a working directory, would be taken in
-place of the package that is installed. It ends with its loader, and not by signals that a scheduler sends to all
-processes of a job (SIGHUP, SIGUSR1, SIGUSR2): these are the training's, whose handlers may save and go on. Its workers
-inherit that. Run by any other name it only sees to the imports: that is what worker processes
-and the forkserver do, whose module paths begin with the working directory as well.
+A loader starts its own agent by this file. Otherwise a checkout without its extension, as working directory, would be
+imported instead of the installed package. The agent ends with its loader. It ignores the signals that a scheduler sends
+to all processes of a job (SIGHUP, SIGUSR1, SIGUSR2): they are for the training, whose handlers may save and go on. Its
+workers inherit that. Under any other module name this file only imports the packages: worker processes and the
+forkserver do so, and their module paths begin with the working directory, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def _import_from(folder: str) -> None:
-    """Import both packages from there. Their modules are found in them from now on, all others as before."""
+    """Import both packages from a folder. Their modules are found in it from now on, all others as before."""
     sys.path.insert(0, folder)
     try:
         import sophon_loader  # noqa: F401
@@ -26,7 +26,7 @@ def _import_from(folder: str) -> None:
         sys.path.remove(folder)
 
 
-if __name__ == "__main__":  # as early as can be: it takes some time to import what follows
+if __name__ == "__main__":  # as early as possible, because the imports below take some time
     for _number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(_number, signal.SIG_IGN)
 if __name__ == "__main__" and sys.path[0] == os.path.join(_FOLDER, "storage_agent"):

@@ -1,1 +1,1 @@
-"""Ops, their randomness and regions, and the chain that runs them; used at both ends of the wire."""
+"""Ops, their random numbers, and the chains that run them at both ends of the wire."""

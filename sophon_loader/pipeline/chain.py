@@ -1,4 +1,4 @@
-"""The only place where ops are run: a pipeline, from any stage to any stage, at either end of the wire."""
+"""Runs pipelines from any stage to any stage, at either end of the wire. No other code runs ops."""
 
 from __future__ import annotations
 
@@ -29,15 +29,19 @@ from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES, MAX_DESCRIPTION_VA
 
 
 def decode(data: Any, max_px: float = math.inf) -> Image.Image:
-    """Op 0: a file's bytes to PIL RGB, as torchvision's default loader does it.
+    """Return a file's bytes as a PIL RGB image, like torchvision's default loader. This is op 0.
+
+    Args:
+        data: the file's bytes.
+        max_px: maximum px of the image.
 
     Raises:
-        TooManyPixels: more than `max_px`, by the file's header.
+        TooManyPixels: the file's header gives more than `max_px`.
     """
     with open_image(data) as image:
         _check_px("decode", image.width * image.height, max_px)
         image.load()
-        # Of an RGB image `convert` gives a copy; this one's pixels are nobody else's, so they need not be copied.
+        # `convert` would copy an RGB image, but no other object holds these pixels.
         decoded: Image.Image = image._new(image.im) if image.mode == "RGB" else image.convert("RGB")
     return decoded
 
@@ -50,8 +54,8 @@ class Chain:
     """A pipeline: op 0 (Decode) and the user's transforms in order. Stage s is the value after s ops.
 
     Args:
-        ops: of which the first is Decode.
-        max_px: that an image may have behind an op, or within it; what would have more does not run.
+        ops: Decode, then the user's.
+        max_px: maximum px of an image behind or within an op; an op that would exceed it does not run.
 
     Example:
         >>> chain = chain_of(v2.Compose([v2.RandomResizedCrop(224), v2.ToImage()]))
@@ -74,7 +78,7 @@ class Chain:
 
     @cached_property
     def describable(self) -> int:
-        """How many leading ops have a description: the last stage an agent could reach."""
+        """Number of leading ops with a description: the last stage that an agent could reach."""
         for position, op in enumerate(self.ops):
             if op.spec is None or _too_large(description_of(self.ops[: position + 1])):
                 return position
@@ -82,7 +86,7 @@ class Chain:
 
     @cached_property
     def resize_cut(self) -> int | None:
-        """The stage right behind the first crop or resize that an agent could run."""
+        """Stage right behind the first crop or resize that an agent could run; None if there is none."""
         for position, op in enumerate(self.ops[: self.describable]):
             if op.shrinks:
                 return position + 1
@@ -90,30 +94,30 @@ class Chain:
 
     @cached_property
     def deferrable(self) -> int:
-        """The last stage up to which all ops take an image whose pixels are not made yet, or what comes of it."""
+        """Last stage before which all ops accept an image without pixels yet, or what such ops make of it."""
         ops = enumerate(self.ops[1:], 1)
         return next((position for position, op in ops if not op.takes_deferred), len(self.ops))
 
     @cached_property
     def shrinks_until(self) -> int:
-        """The last stage, up to `deferrable`, that is right behind a crop or resize; 1 without one."""
+        """Last stage, up to `deferrable`, that is right behind a crop or resize; 1 if there is none."""
         return max((at + 1 for at in range(1, self.deferrable) if self.ops[at].shrinks), default=1)
 
     @property
     def image_stages(self) -> int:
-        """The last stage whose value is an image, as far as the registry knows the ops."""
+        """Last stage whose value is an image, as far as the registry knows the ops."""
         made = (position for position, op in enumerate(self.ops) if op.makes == "tensor")
         return next(made, len(self.ops))
 
     @property
     def pillow_stages(self) -> int:
-        """The last stage whose value depends on no setting of torch: images that Pillow has made of images."""
+        """Last stage whose value depends on no setting of torch: images that Pillow made of images."""
         ops = self.ops[: self.image_stages]
         return next((position for position, op in enumerate(ops) if op.in_torch), len(ops))
 
     @cached_property
     def end(self) -> PointwiseEnd | None:
-        """The ops that make pixels a tensor, as a table; None if they are not known to be that simple."""
+        """The ops that make a tensor of pixels, as a table; None unless they are known to be that simple."""
         return end_of(self.ops)
 
     @property
@@ -123,23 +127,23 @@ class Chain:
 
     @property
     def info_readers(self) -> tuple[Op, ...]:
-        """The ops that may look at an image's `info` (EXIF, ICC profile): up to the one that makes a tensor."""
+        """Ops that may read an image's `info` (EXIF, ICC profile), up to the op that makes a tensor."""
         return tuple(op for op in self.ops[: self.image_stages + 1] if op.reads_info is not False)
 
     @property
     def keeps_info(self) -> bool:
-        """Whether somebody may look at an image's `info`: one of these ops, an unregistered one, or who gets it."""
+        """True if an op here, an unregistered op, or the receiver of the image may read its `info`."""
         return self.image_stages == len(self) or bool(self.local_ops) or bool(self.info_readers)
 
     @cached_property
     def description(self) -> bytes:
-        """The describable ops as msgpack: [[name, params], ...], op 0 included."""
+        """The describable ops, op 0 included, as msgpack: [[name, params], ...]."""
         return description_of(self.ops[: self.describable])
 
     def isolated(self) -> AbstractContextManager[None]:
-        """Context in which this chain may run: the caller's generators are given back as they were, and
-        torch runs on one thread, since a reduction split over threads rounds differently, and without autocast, which
-        workers do not have.
+        """Return a context in which this chain may run. It restores the caller's generators afterwards. Within it torch
+        runs on one thread, because a reduction split over threads rounds differently. Autocast is off, as it is in
+        workers.
         """
         return isolated(self.draws)
 
@@ -153,23 +157,23 @@ class Chain:
         after: Callable[[int, Any], None] | None = None,
         place: Place | None = None,
     ) -> Any:
-        """Take the value at stage `start` to stage `stop`.
+        """Take the value at stage `start` to stage `stop` and return it.
 
         Seeds the global generators: call it within `isolated()`.
 
         Args:
-            value: at stage 0 the bytes of a file, later what the ops before `start` have made of it.
+            value: a file's bytes at stage 0, later the result of the ops before `start`.
             start, stop: stages, `0 <= start <= stop <= len(self)`.
             draw: decides the random numbers.
-            after: called with (stage, value) after every op, for profiling.
-            place: gives memory for the value at the last stage, if the ops before it are known well enough.
+            after: called with (stage, value) after each op, for profiling.
+            place: returns memory for the value at the last stage, if the ops before it are known well enough.
 
         Returns:
             The value at stage `stop`.
 
         Raises:
-            TooManyPixels: an op would make more than `self.max_px`; it has not run.
-            Exception: whatever an op raises, with a note that names the op.
+            TooManyPixels: an op would make more than `self.max_px`, and was not run.
+            Exception: any error of an op, with a note that names the op.
         """
         end = self.end if after is None else None
         done = start
@@ -198,7 +202,7 @@ class Chain:
 
 
 def _check_growth(label: str, growth: Growth, value: Any, max_px: float) -> None:
-    """See that an op makes no more px of its value, the sides being changed one after the other."""
+    """Check that an op makes at most `max_px` of its value, whose sides change one after the other."""
     if isinstance(value, Image.Image):
         width, height = value.size
     elif isinstance(value, torch.Tensor) and value.ndim >= 2:
@@ -220,7 +224,7 @@ def _check_px(label: str, px: float, max_px: float) -> None:
 
 @contextmanager
 def isolated(draws: Collection[str]) -> Iterator[None]:
-    """Context in which chains may run that draw from the generators named `draws`; see `Chain.isolated`."""
+    """Return a context in which chains may run that draw from the generators `draws`; see `Chain.isolated`."""
     threads = torch.get_num_threads()
     if threads != 1:
         torch.set_num_threads(1)
@@ -234,13 +238,13 @@ def isolated(draws: Collection[str]) -> Iterator[None]:
 
 
 def chain_of(transform: Callable[[Any], Any] | None) -> Chain:
-    """The chain of a dataset's `transform`, taken apart by `presets.steps_of`; None is Decode alone."""
+    """Return the chain of a dataset's `transform`, split by `presets.steps_of`; None is Decode alone."""
     steps = [] if transform is None else steps_of(transform)
     return Chain((DECODE, *(op_of(step) for step in steps)))
 
 
 def description_of(ops: Sequence[Op]) -> bytes:
-    """Canonical bytes of a run of described ops."""
+    """Return the canonical bytes of consecutive described ops."""
     rows = [[op.spec.name, dict(op.spec.params)] for op in ops if op.spec is not None]
     packed: bytes = msgpack.packb(rows)
     return packed
@@ -251,10 +255,10 @@ def _too_large(description: bytes) -> bool:
 
 
 def specs_of(description: bytes) -> list[OpSpec]:
-    """A description taken apart again.
+    """Read what `description_of` wrote.
 
     Raises:
-        PipelineError: it is not what `description_of` writes.
+        PipelineError: the bytes are not a description, or too many.
     """
     if _too_large(description):
         raise PipelineError(
@@ -280,10 +284,11 @@ def _spec_of(row: Any) -> OpSpec:
 
 
 def chain_from(description: bytes) -> Chain:
-    """Build the described ops, up to the first that is unknown or replaced here (a shorter chain is a valid answer).
+    """Return the chain of the described ops, up to the first op that is unknown or replaced here. A shorter chain is a
+    valid answer.
 
     Raises:
-        PipelineError: malformed, or a known op whose parameters are refused.
+        PipelineError: the bytes are not a description, or a known op refuses its parameters.
     """
     specs = specs_of(description)[1:]
     ops = []

@@ -1,7 +1,7 @@
-"""A described pipeline as a program: its ops, run on a picture whose pixels are not made yet.
+"""Runs described pipelines as programs, on pictures without pixels yet.
 
-Both ends lower pipelines here, under the same op seeds, so both find the same numbers: the agent to know which part of
-a file to cut out, either end to decode no more than that part.
+Both ends turn pipelines into programs here, with the same op seeds and therefore the same numbers. The agent learns
+which part of a file to cut out, and either end decodes no more than that part.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from sophon_loader.pipeline.randomness import Draw
 
 @dataclass(frozen=True)
 class Begun(StepsOnPicture):
-    """A pipeline on one picture, as far as it comes without pixels: up to its last crop or resize at most.
+    """A pipeline run on one picture without pixels, up to its last crop or resize at most.
 
     Args:
         source: the picture's file.
-        steps: what has been recorded of it.
-        stage: that has been reached, at least 1.
-        image: its value there.
-        counts: how many of the steps had been recorded at stage 1, at stage 2 and so on, up to `stage`.
+        steps: the recorded steps.
+        stage: stage reached, at least 1.
+        image: value at that stage.
+        counts: number of steps recorded up to stage 1, 2, ..., `stage`.
     """
 
     stage: int
@@ -45,17 +45,17 @@ class Begun(StepsOnPicture):
 def begin(
     chain: Chain, source: PictureFile, draw: Draw, stop: int | None = None, *, furthest: int | None = None
 ) -> Begun:
-    """Run a pipeline's ops until one looks at pixels, behind the last crop or resize at the latest; none where programs
-    do not give what the installed Pillow gives.
+    """Run a pipeline's ops until one reads pixels, but not beyond the last crop or resize. Runs none if programs do not
+    give what the installed Pillow gives.
 
     Seeds the global generators: call it within `isolated()`.
 
     Args:
         chain: the pipeline.
-        source: of the picture; no pixel of it is decoded.
+        source: the picture; none of its pixels is decoded.
         draw: decides the random numbers.
-        stop: a stage to end at, if that comes first.
-        furthest: a stage to go on to behind the last crop or resize; None for not.
+        stop: stage to end at, if it comes first.
+        furthest: stage to go on to behind the last crop or resize; None to end there.
     """
     image = _rgb(source)
     stage, last = 1, chain.shrinks_until if stop is None else min(stop, chain.shrinks_until)
@@ -72,7 +72,7 @@ def begin(
                 break
             stage, image = stage + 1, made
             counts.append(len(image.steps))
-    except Exception as error:  # PixelsWanted; and an op that fails will do so where it is run
+    except Exception as error:  # PixelsWanted, or an op's own error, which it raises again when it is run
         if must_leave(error):
             raise
     finally:
@@ -81,15 +81,27 @@ def begin(
 
 
 def begin_on_size(chain: Chain, width: int, height: int, draw: Draw) -> Begun:
-    """The same for a picture of which only the size is known, px."""
+    """Run `begin` for a picture of a known size, without its file.
+
+    Args:
+        chain: the pipeline.
+        width, height: size of the picture, px.
+        draw: decides the random numbers.
+    """
     return begin(chain, PictureFile(b"", Shape(width, height, "RGB")), draw)
 
 
 def begin_on_file(chain: Chain, data: bytes, draw: Draw) -> Begun | None:
-    """The same for a file; None for one that has no program, or that Pillow cannot open."""
+    """Run `begin` for a file; returns None if it has no program, or Pillow cannot open it.
+
+    Args:
+        chain: the pipeline.
+        data: the whole file.
+        draw: decides the random numbers.
+    """
     try:
         source = source_of(data)
-    except Exception as error:  # whoever decodes it says so
+    except Exception as error:  # the decoding reports it
         if must_leave(error):
             raise
         return None
@@ -109,26 +121,27 @@ def run_from_file(
     tally: DecodeTally | None = None,
     place: Place | None = None,
 ) -> Any:
-    """Take a file to stage `stop`, decoding only the part that is needed where that is faster; the same value.
+    """Take a file to stage `stop` and return the same value as `Chain.run`. Decodes only the needed part if that is
+    faster.
 
     Seeds the global generators: call it within `isolated()`.
 
     Args:
         chain: the pipeline.
         data: the whole file.
-        stop: a stage, at most `len(chain)`.
+        stop: stage, at most `len(chain)`.
         draw: decides the random numbers.
-        after: see `Chain.run`. Then op 0 is the decoding of what op 1 reads, and ops run one by one; an image that
-            `after` is given may be one whose pixels or `info` nobody has looked at.
-        begun: what `begin` gave for this file and draw, if it was asked before.
-        tally: notes whether C of our own decodes the file, which it may then do; None for Pillow.
+        after: see `Chain.run`. With it, op 0 decodes only what op 1 reads, and ops run one by one. An image passed to
+            it may have pixels or `info` that no op has read.
+        begun: result of an earlier `begin` for this file and draw.
+        tally: allows our C to decode the file, and notes whether it did; None for Pillow.
         place: see `Chain.run`.
 
     Returns:
         The value at stage `stop`; an image is a plain one.
     """
     deferrable = min(stop, chain.deferrable)
-    # A first op that looks at pixels gets those of our own C as well.
+    # A first op that reads pixels gets those of our C, too.
     if deferrable > (1 if tally is None else 0) and trusted():
         try:
             if after is not None:
@@ -140,12 +153,12 @@ def run_from_file(
                 value, stage = _looked_at(chain.run(_rgb(source), 1, deferrable, draw, place=place)), deferrable
             else:
                 stage = 0
-        except Exception as error:  # of a damaged file, say: the ops one by one say which of them failed, and why
+        except Exception as error:  # e.g. a damaged file: the ops, run one by one, report which failed and why
             if must_leave(error):
                 raise
             stage = 0
             if tally is not None:
-                tally.ours = False  # Pillow begins anew
+                tally.ours = False  # Pillow starts over
         if stage:
             value = _looked_at(chain.run(value, stage, deferrable, draw, after=after))
             return chain.run(value, deferrable, stop, draw, after=after, place=place)
@@ -153,13 +166,26 @@ def run_from_file(
 
 
 def at_stage(value: Any, stage: int) -> Any:
-    """What a pipeline has at a stage, of what an agent has sent for it: a program's decoded picture is in its file's
-    mode, and op 0 gives RGB."""
+    """Return a pipeline's value at a stage from an agent's answer. A program's decoded picture has its file's mode, but
+    op 0 gives RGB.
+
+    Args:
+        value: value in the answer.
+        stage: its stage.
+    """
     return value.convert("RGB") if stage == 1 and isinstance(value, Image.Image) and value.mode != "RGB" else value
 
 
 def go_on(chain: Chain, value: Any, stage: int, draw: Draw, place: Place | None = None) -> Any:
-    """Take to its end what `run_from_part` has begun, or any other value at a stage; as `Chain.run`."""
+    """Run the rest of a pipeline, after `run_from_part` or from any other value at a stage.
+
+    Args:
+        chain: the pipeline.
+        value: value at that stage.
+        stage: stage to start from.
+        draw: decides the random numbers.
+        place: see `Chain.run`.
+    """
     if isinstance(value, Deferred):
         deferrable = max(stage, chain.deferrable)
         value, stage = _looked_at(chain.run(value, stage, deferrable, draw, place=place)), deferrable
@@ -178,7 +204,7 @@ def _run_measured(
     begun: Begun | None,
     tally: DecodeTally | None,
 ) -> tuple[Any, int]:
-    """The value behind op 1, and 2; or anything, and 0, where op 1 cannot be recorded."""
+    """Return (value behind op 1, 2); or (any value, 0) if op 1 cannot be recorded."""
     source = source_of(data) if begun is None else begun.source
     if source is None or source.shape.px > chain.max_px or not source.can_be_decoded:
         return None, 0
@@ -203,19 +229,19 @@ def _run_measured(
 def run_from_part(
     chain: Chain, part: PartOfFile, draw: Draw, tally: DecodeTally | None = None
 ) -> tuple[int, Image.Image]:
-    """The stage and the value that a part of a file was cut out for.
+    """Return the stage for which a part of a file was cut out, and the value there.
 
     Seeds the global generators: call it within `isolated()`.
 
     Args:
         chain: the pipeline.
-        part: of the file.
+        part: the part of the file.
         draw: decides the random numbers.
-        tally: see `run_from_file`; then the value may be an image for `go_on` alone.
+        tally: see `run_from_file`; with it, the value may be an image for `go_on` alone.
 
     Raises:
-        PipelineError, ValueError: the pipeline does not begin with a crop, or the part does not hold what that reads.
-        Exception: whatever Pillow raises for a damaged file.
+        PipelineError, ValueError: the pipeline does not begin with a crop, or the part lacks what the crop reads.
+        Exception: any error of Pillow for a damaged file.
     """
     window, header = part.window, native.read_header(part.data)
     mode = "L" if header is not None and header.components == 1 else "RGB"
@@ -228,7 +254,7 @@ def run_from_part(
 
 
 def _rgb(source: PictureFile) -> Deferred:
-    """What op 0 makes of a picture: RGB."""
+    """Return op 0's result for a picture: RGB."""
     image = deferred(source)
     made = image.convert("RGB") if source.shape.mode != "RGB" else image
     assert isinstance(made, Deferred)

@@ -1,7 +1,8 @@
-"""How large ops make images, known before they run: what an agent does not run for others is told by that.
+"""Upper bounds of the image sizes that ops make, known before they run. By them an agent refuses ops for others.
 
-A function of a transform and the size of its image, px, gives the size at most of what it makes, for transforms that
-can make an image larger. Those of torchvision are here by the name of the class, those of timm in `timm_ops.py`.
+For a transform that can enlarge an image, a function of the transform and its image's size in px returns the largest
+size of the result. Functions for torchvision's transforms are here, by class name; those for timm's are in
+`timm_ops.py`.
 """
 
 from __future__ import annotations
@@ -11,22 +12,32 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Size = tuple[float, float]
-"""Width and height, px."""
+"""Width and height in px."""
 Growth = Callable[[float, float], Size]
-"""Width and height of an image -> at most those of what is made of it."""
+"""Maps an image's width and height to upper bounds of the result's."""
 GrowthOf = Callable[[Any, float, float], Size]
-"""The same, of a transform that is given first."""
+"""Like `Growth`, with the transform as first argument."""
 
 
 def to_size(transform: Any, width: float, height: float) -> Size:
-    """Of transforms that end in `size`, one number or (height, width), whatever they are given."""
+    """Return the bound of transforms that always end in `size`.
+
+    Args:
+        transform: has `size`, one number or (height, width).
+        width, height: size of its image, px.
+    """
     size = transform.size
     rows, columns = (size, size) if isinstance(size, (int, float)) else (size[0], size[-1])
     return columns, rows
 
 
 def of_any_order(steps: Sequence[Growth], width: float, height: float) -> Size:
-    """Of a container: the largest width and height of any of its steps, one after the other."""
+    """Return the bound of a container: the largest width and height after any of its steps.
+
+    Args:
+        steps: bounds of the steps.
+        width, height: size of its image, px.
+    """
     most_width, most_height = width, height
     for step in steps:
         width, height = step(width, height)
@@ -35,7 +46,13 @@ def of_any_order(steps: Sequence[Growth], width: float, height: float) -> Size:
 
 
 def scaled(width: float, height: float, shorter: float, longest: float | None) -> Size:
-    """An image whose shorter side is to have so many px, and its longer side no more than `longest`."""
+    """Return the size of an image after scaling.
+
+    Args:
+        width, height: size of the image, px.
+        shorter: new length of its shorter side, px.
+        longest: maximum length of its longer side, px; None for no limit.
+    """
     factor = shorter / min(width, height)
     if longest is not None:
         factor = min(factor, longest / max(width, height))
@@ -52,7 +69,7 @@ def _resize(transform: Any, width: float, height: float) -> Size:
 
 
 def _padding(padding: Any) -> Size:
-    """What is added to width and height."""
+    """Return the px added to width and height."""
     if isinstance(padding, (int, float)):
         return 2 * padding, 2 * padding
     left, top, right, bottom = {1: 4, 2: 2, 4: 1}[len(padding)] * list(padding)
@@ -65,11 +82,11 @@ def _pad(transform: Any, width: float, height: float) -> Size:
 
 
 def _random_crop(transform: Any, width: float, height: float) -> Size:
-    # Pads, by half of that at either side where it is needed, and crops then.
+    # Pads first, at both sides by as much as the crop lacks, and then crops.
     columns, rows = to_size(transform, width, height)
     if transform.padding is not None:
         wider, higher = _padding(transform.padding)
-        sides = max(wider, higher)  # the two modules keep the four numbers in different orders
+        sides = max(wider, higher)  # the two modules store the four numbers in different orders
         width, height = width + 2 * sides, height + 2 * sides
     if transform.pad_if_needed:
         return max(width, 2 * columns), max(height, 2 * rows)
@@ -111,4 +128,4 @@ GROWTHS: dict[str, GrowthOf] = {
     "Resize": _resize,
     "ScaleJitter": _scale_jitter,
 }
-"""Of torchvision's transforms, by the name of the class."""
+"""Bounds of torchvision's transforms, by class name."""

@@ -1,8 +1,8 @@
-"""What torch and its maths libraries compute in this process, as a digest; equal digests, equal numbers.
+"""Digest of what torch and its maths libraries compute in this process: equal digests mean equal numbers.
 
-MKL and oneDNN choose their instructions by the type of CPU and by variables of the environment, and their versions say
-nothing of that. So a few small numbers are computed, and hashed with those variables. It is no proof: other shapes may
-take other kernels, on a CPU of another type with the same results here.
+MKL and oneDNN choose their instructions by CPU type and environment variables, which their versions do not show. So a
+few small numbers are computed, and hashed with those variables. This is no proof: with other shapes, another type of
+CPU with equal results here may take other kernels.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _VARIABLES = (
 
 
 def maths() -> str:
-    """The digest; some 20 ms the first time, for which libraries are loaded and kernels made, and kept.
+    """Return the digest. The first call takes some 20 ms to load libraries and build kernels; the result is cached.
 
-    To be called before a process forks others, so that they need not compute it again.
+    Call it before a process forks others, so that they need not compute it again.
     """
-    return _digest(tuple(settings().items()))  # which change what comes out
+    return _digest(tuple(settings().items()))  # they change the results
 
 
 @cache
@@ -47,7 +47,8 @@ def _digest(settings: tuple[tuple[str, str], ...]) -> str:
 
 
 def _probes() -> Iterator[Callable[[], torch.Tensor]]:
-    """Each kind of op on float tensors once: convolution, products of matrices, sampling, resizing, functions, sums."""
+    """Yield each kind of op on float tensors once: convolution, products of matrices, sampling, resizing, functions,
+    sums."""
     generator = torch.Generator("cpu").manual_seed(1)
 
     def numbers(*shape: int) -> torch.Tensor:

@@ -1,6 +1,6 @@
-"""What one preprocessing step is: something to call, its description for the wire, and what is known of its class.
+"""One preprocessing step: a callable, its description for the wire, and the properties of its class.
 
-An op knows nothing of where it runs. It does not seed random generators either: `chain.py` does that.
+An op does not know where it runs, and does not seed random generators: `chain.py` does.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any, Literal
 from sophon_loader.pipeline.growth import Growth, GrowthOf
 
 GENERATORS = ("torch", "numpy", "python")
-"""The global random generators an op may draw from."""
+"""Global random generators that an op may draw from."""
 
 Made = Literal["tensor", "image"]
-"""What an op turns its value into: a tensor (out of a PIL image), or a PIL image (out of a tensor)."""
+"""Type that an op turns its value into: a tensor (from a PIL image), or a PIL image (from a tensor)."""
 
 
 @dataclass(frozen=True)
 class OpSpec:
-    """An op as data.
+    """Description of an op.
 
     Args:
         name: a registered id, e.g. `v2.Resize`.
-        params: plain parameters, as `plain.to_plain` writes them.
+        params: plain parameters, as written by `plain.to_plain`.
     """
 
     name: str
@@ -37,17 +37,17 @@ class Op:
     """One step of a pipeline.
 
     Args:
-        label: what reports call it, e.g. `v2.Resize`.
+        label: name in reports, e.g. `v2.Resize`.
         call: value in, value out.
-        draws: which of `GENERATORS` it may draw from; () for a deterministic op.
-        spec: its description; None if the registry does not know it, so that it stays at the loader.
+        draws: generators out of `GENERATORS` that it may draw from; () for a deterministic op.
+        spec: its description; None if the registry does not know it. Then it stays at the loader.
         shrinks: see `OpType`.
         makes: see `OpType`.
         on_batches: see `OpType`.
-        growth: how large an image it makes at most of one of a size; None for no larger than that.
-        reads_info: whether it may look at an image's `info` (EXIF, say); None if nobody has said, which counts as yes.
-        in_torch: whether torch makes its numbers, of a PIL image too, so that they depend on torch's settings.
-        takes_deferred: see `OpType`; of all that it holds, too.
+        growth: bound of the result's size; None if no larger than the image given.
+        reads_info: True if it may read an image's `info` (e.g. EXIF); None, which counts as True, if not declared.
+        in_torch: True if torch computes its numbers, even of a PIL image, so that they depend on torch's settings.
+        takes_deferred: see `OpType`; includes all ops that it holds.
         pointwise: see `OpType`.
     """
 
@@ -67,26 +67,26 @@ class Op:
 
 @dataclass(frozen=True)
 class OpType:
-    """What is known of one class of transforms.
+    """Properties of one class of transforms.
 
     Args:
-        name: its id on the wire, for ever.
-        build: the class, called with the parameters as keywords.
-        describe: transform -> parameters (values may be anything that `plain.to_plain` takes).
+        name: its permanent id on the wire.
+        build: called with the parameters as keywords; usually the class.
+        describe: returns a transform's parameters, values that `plain.to_plain` accepts.
         draws: generators that the transform itself may draw from.
-        steps: for a transform that holds others: returns them; what they draw counts as drawn by it.
-        shrinks: a crop or resize, after which the policy `resize-off` cuts.
+        steps: returns the transforms that a container holds; their draws count as its own.
+        shrinks: True for a crop or resize, behind which the policy `resize-off` cuts.
         makes: "tensor" if it turns an image into a tensor, "image" if it turns a tensor into an image, else None.
-        on_batches: whether it does to a batch of tensors [N, C, H, W], bit for bit, what it does to each of them (for
-            an op that makes a tensor: to uint8 pixels what it does to the images); or a function of the transform.
-        growth: how large an image the transform makes at most; None for no larger than what it is given. For one that
-            holds others, that follows from `steps`.
-        reads_info: whether the transform itself may look at an image's `info`; None if nobody has said.
-        in_torch: whether torch, and not Pillow, makes the numbers of what the transform does to a PIL image.
-        takes_deferred: whether it may be given an image whose pixels are not made yet (`kinds.image.deferred`): a
-            library's own transform. The user's are given plain images.
-        pointwise: whether it gives a tensor [C, H, W] whose values follow each from the value at the same place of
-            the PIL image or tensor that it is given, and from the channel; see `ends.py`.
+        on_batches: True if it treats a batch of tensors [N, C, H, W] bit for bit like each of them, or a function of
+            the transform that says so. An op that makes a tensor must treat uint8 pixels like images.
+        growth: bound of the result's size; None if no larger than the image given. For a container it follows from
+            `steps`.
+        reads_info: True if the transform itself may read an image's `info`; None if not declared.
+        in_torch: True if torch, not Pillow, computes its numbers for a PIL image.
+        takes_deferred: True for a library's own transform, which accepts an image without pixels yet
+            (`kinds.image.deferred`). The user's transforms are given plain images.
+        pointwise: True if it makes a tensor [C, H, W]. Each of its values depends only on the channel and on the value
+            at the same place of the PIL image or tensor; see `ends.py`.
     """
 
     name: str
@@ -105,7 +105,7 @@ class OpType:
 
 
 def attribute_parameters(cls: type) -> Callable[[Any], Mapping[str, Any]]:
-    """The usual rule of description: every constructor parameter is kept in an attribute of its name."""
+    """Return the usual rule of description: each constructor parameter is stored in an attribute of its name."""
     names = [
         parameter.name
         for parameter in inspect.signature(cls).parameters.values()

@@ -1,9 +1,9 @@
-"""The catalogue of op types, by name and by class: torchvision's, timm's, those of installed packages, the user's own.
+"""Catalogue of op types, by name and by class: torchvision's, timm's, those of installed packages, the user's own.
 
-The first look-up in a process loads the built-in table (`torchvision_ops.op_types`) and the entry points, so every
-process that meets an op finds the same ones: the loader, its workers, and an agent's workers (which call `load_ops`
-before they say that they are ready, so that a package that cannot be imported is reported). timm's are loaded with the
-first transform, or name, of timm: to import it takes a second, and who does not use it need not have it.
+The first look-up in a process loads the built-in table (`torchvision_ops.op_types`) and the entry points. So every
+process finds the same ops, at either end. An agent's workers call `load_ops` before they report ready, so that a
+package whose import fails is reported. Ops of timm are loaded with its first transform, or name, because its import
+takes a second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sophon_loader.pipeline.op import OpType
 from sophon_loader.pipeline.torchvision_ops import op_types
 
 ENTRY_POINTS = "sophon_loader.ops"
-"""Entry points of installed packages: modules that call `register_op` when they are imported."""
+"""Group of entry points of installed packages: modules that call `register_op` when they are imported."""
 
 _BY_NAME: dict[str, OpType] = {}
 _BY_CLASS: dict[type, OpType] = {}
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 
 
 def add_op_type(cls: type, op_type: OpType) -> None:
-    """Register an op type; a name is given away only once.
+    """Register an op type under a name that no other type has.
 
     Args:
-        cls: the op type is that of objects of exactly this class.
-        op_type: what is known of them.
+        cls: class of its transforms, without derived classes.
+        op_type: properties of the class.
 
     Raises:
-        PipelineError: the name is taken.
+        PipelineError: the name is in use.
     """
     known = _BY_NAME.get(op_type.name)
     if known is not None and known.build is not op_type.build:
@@ -48,25 +48,25 @@ def add_op_type(cls: type, op_type: OpType) -> None:
 
 
 def op_type_of(transform: Any) -> OpType | None:
-    """The op type of a transform object; None if its class is not registered."""
+    """Return the op type of a transform object; None if its class is not registered."""
     load_ops(timm=type(transform).__module__.partition(".")[0] == "timm")
     return _BY_CLASS.get(type(transform))
 
 
 def op_type_above(cls: type) -> OpType | None:
-    """The op type of the nearest class that this one is derived from; None if none is registered."""
+    """Return the op type of the nearest registered class that this one is derived from; None if none is registered."""
     load_ops(timm=any(base.__module__.partition(".")[0] == "timm" for base in cls.__mro__))
     return next((_BY_CLASS[base] for base in cls.__mro__[1:] if base in _BY_CLASS), None)
 
 
 def op_type_named(name: str) -> OpType | None:
-    """The op type of that name; None if there is none."""
+    """Return the op type of this name; None if there is none."""
     load_ops(timm=name.partition(".")[0] == "timm")
     return _BY_NAME.get(name)
 
 
 def registered() -> Mapping[str, OpType]:
-    """Every registered op type by name; timm's too, where it is installed."""
+    """Return all registered op types by name, timm's included if it is installed."""
     load_ops(timm=True)
     return dict(_BY_NAME)
 
@@ -75,14 +75,14 @@ def load_ops(*, timm: bool = False) -> None:
     """Load torchvision's ops and those of installed packages (entry points), once per process.
 
     Args:
-        timm: those of timm as well, if it is installed here.
+        timm: True to load timm's ops as well, if it is installed.
     """
     global _loaded
     for cls, op_type in _timm_types() if timm else ():
         add_op_type(cls, op_type)
     if _loaded:
         return
-    _loaded = True  # set before: a package's module may ask for ops while it is loaded
+    _loaded = True  # set early, because a package's module may look up ops while it is loaded
     try:
         for cls, op_type in op_types():
             add_op_type(cls, op_type)

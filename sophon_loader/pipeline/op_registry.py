@@ -1,9 +1,10 @@
-"""The registry of ops: a transform object -> name and plain parameters, and back.
+"""Registry of ops: turns a transform object into a name and plain parameters, and back.
 
-A transform is described only if rebuilding it from the description gives an object with equal state, so an op that the
-registry half knows (a subclass, a patched attribute, a newer torchvision) counts as unknown and stays at the loader. So
-does one of a library in which a function was replaced that the op may call.
-Which op types there are: `op_catalogue.py`. What parameters may hold: `plain.py`, `torch_parameters.py`.
+A transform is described only if rebuilding it from the description gives an object with equal state. So a subclass, an
+object with a patched attribute, or one of a newer torchvision counts as unknown and stays at the loader. So does a
+transform of a library in which a function that it may call was replaced.
+
+`op_catalogue.py` has the op types, `plain.py` and `torch_parameters.py` the allowed parameters.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ def register_op(
         draws: global generators that `__call__` draws from, out of "torch", "numpy" and "python".
         shrinks: True for a crop or resize. The policy `resize-off` offloads up to the first of them.
         makes: "tensor" if the op turns a PIL image into a tensor, "image" if it turns a tensor into a PIL image.
-        on_batches: True if the op does to a batch of tensors [N, C, H, W], on any device, bit by bit what it does to
-            each tensor; the loader's `tail` may then run it. (An op that makes a tensor must also do to uint8 pixels
-            what it does to images.) Such an op draws nothing.
-        reads_info: False if the op looks at an image's pixels only, True if also at its `info` (EXIF, ICC profile).
-            Default: as True, with a note in `report()`. Metadata is then sent with each image, and no file is cut to
-            what the first crop reads.
+        on_batches: True if the op treats a batch of tensors [N, C, H, W], on any device, bit for bit like each tensor;
+            the loader's `tail` may then run it. (An op that makes a tensor must treat uint8 pixels like images.) Such
+            an op draws nothing.
+        reads_info: False if the op reads an image's pixels only, True if also its `info` (EXIF, ICC profile). Default:
+            as True, with a note in `report()`. Metadata is then sent with each image, and no file is cut to what the
+            first crop reads.
 
     Raises:
         PipelineError: the name is in use, `draws` names an unknown generator, `makes` is another word, or an op for
@@ -80,7 +81,7 @@ def register_op(
         )
     if on_batches and reads_info:
         raise PipelineError("an op for batches must not read an image's info, got reads_info=True; a batch has no info")
-    if on_batches or makes == "image":  # takes tensors, or does the same to pixels without anything else
+    if on_batches or makes == "image":  # it takes tensors, or treats bare pixels the same
         reads_info = bool(reads_info)
     rule = describe or attribute_parameters(cls)
     op_type = OpType(
@@ -98,7 +99,7 @@ def register_op(
 
 
 def op_of(transform: Any) -> Op:
-    """The op of a transform object; its `spec` is None if it cannot be described (see the module's docstring)."""
+    """Return the op of a transform; its `spec` is None if it cannot be described (see the module's docstring)."""
     op_type = op_type_of(transform)
     if op_type is None or replaced_in_transform(type(transform)):
         return _local_op(transform)
@@ -109,27 +110,27 @@ def op_of(transform: Any) -> Op:
         if same_state(_construct(spec), transform):
             return _op(op_type, transform, spec)
     except (PipelineError, AttributeError, TypeError, ValueError, RuntimeError):
-        pass  # A parameter that does not travel. RuntimeError: a tensor without storage; a cycle of containers.
+        pass  # A parameter that cannot be sent. RuntimeError: a tensor without storage; a cycle of containers.
     return _local_op(transform)
 
 
 def build_op(spec: OpSpec) -> Op:
-    """The op that a description names.
+    """Return the op that a description names.
 
     Raises:
-        PipelineError: unknown name, or parameters the op's class refuses.
+        PipelineError: the name is unknown, or the op's class refuses the parameters.
     """
     check_plain(spec.params)
     return _build(spec)
 
 
 def knows(name: str) -> bool:
-    """Whether an op of this name is registered here."""
+    """Return True if an op of this name is registered here."""
     return op_type_named(name) is not None
 
 
 def draws_of(transform: Any) -> tuple[str, ...]:
-    """The generators that a transform and those it holds may draw from: all of them if one is not registered."""
+    """Return the generators that a transform and those it holds may draw from: all of them if one is not registered."""
     op_type = op_type_of(transform)
     if op_type is None:
         return GENERATORS
@@ -140,7 +141,7 @@ def draws_of(transform: Any) -> tuple[str, ...]:
 
 
 def classes_of(transform: Any) -> Iterator[type]:
-    """The classes of a transform and of those that it holds."""
+    """Yield the classes of a transform and of those that it holds."""
     yield type(transform)
     op_type = op_type_of(transform)
     for step in op_type.steps(transform) if op_type is not None and op_type.steps else ():
@@ -148,7 +149,7 @@ def classes_of(transform: Any) -> Iterator[type]:
 
 
 def reads_info_of(transform: Any) -> bool | None:
-    """Whether a transform, or one that it holds, may look at an image's `info`; None if one does not say."""
+    """Return True if a transform, or one that it holds, may read an image's `info`; None if one does not declare it."""
     op_type = op_type_of(transform)
     if op_type is None:
         return True
@@ -157,7 +158,7 @@ def reads_info_of(transform: Any) -> bool | None:
 
 
 def in_torch(transform: Any) -> bool:
-    """Whether torch makes numbers of what a transform, or one that it holds, does to a PIL image."""
+    """Return True if torch computes any number when a transform, or one that it holds, is given a PIL image."""
     op_type = op_type_of(transform)
     if op_type is None or op_type.in_torch:
         return True
@@ -165,7 +166,7 @@ def in_torch(transform: Any) -> bool:
 
 
 def takes_deferred(transform: Any) -> bool:
-    """Whether a transform, and all that it holds, may be given an image whose pixels are not made yet."""
+    """Return True if a transform, and all that it holds, accept an image without pixels yet."""
     op_type = op_type_of(transform)
     if op_type is None or not op_type.takes_deferred:
         return False
@@ -173,7 +174,7 @@ def takes_deferred(transform: Any) -> bool:
 
 
 def growth_of(transform: Any) -> Growth | None:
-    """How large an image a transform makes at most; None for no larger than what it is given."""
+    """Return the bound of a transform's result; None if no larger than the image given."""
     op_type = op_type_of(transform)
     if op_type is None:
         return None
@@ -231,9 +232,9 @@ def _construct(spec: OpSpec) -> Any:
     params = {key: read_checked(value) for key, value in spec.params.items()}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # whoever built the original has been warned
+            warnings.simplefilter("ignore")  # the builder of the original was warned
             return op_type.build(**params)
-    except Exception as error:  # a boundary: parameters off the wire meet a constructor that is not ours
+    except Exception as error:  # a boundary: parameters from the wire meet another library's constructor
         raise _refusal(spec, error) from error
 
 

@@ -1,10 +1,10 @@
-"""Parameters as plain data and back: numbers, texts, lists, and tagged maps for what msgpack does not know. No code.
+"""Writes parameters as plain data without code, and reads them back.
 
-Plain data is what msgpack carries without a rule of ours. Everything else is a map with the key "$": a tuple is
-`{"$": "tuple", "items": [...]}`. A kind of value that this module does not know adds a tag (`add_tag`), as ops do.
+Plain data is everything that msgpack writes by itself. Any other value is a map with the key "$"; for example, a tuple
+is `{"$": "tuple", "items": [...]}`. Other modules add tags (`add_tag`) for further kinds of values, such as ops.
 
-Nothing here needs torch, so an agent without it can write an image's `info`. `torch_parameters.py` adds the values of
-torch and torchvision.
+Nothing here needs torch, so an agent without torch can write an image's `info`. `torch_parameters.py` adds the values
+of torch and torchvision.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from sophon_loader.errors import PipelineError
 from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES
 
 MAX_PLAIN_DEPTH = 32
-"""How deep lists and maps may be nested: reading takes some five frames a level of the 1000 that Python's stack has."""
+"""Maximum nesting of lists and maps. Reading takes some five frames per level, of the 1000 on Python's stack."""
 MAX_PLAIN_NBYTES = MAX_DESCRIPTION_NBYTES
-"""How large the parameters of one op may be (a tensor, say): no more than a whole pipeline. A value counts for at
-least 8 bytes, which bounds the objects that a few bytes of msgpack can make."""
+"""Maximum bytes of one op's parameters (e.g. a tensor): those of a whole pipeline. A value counts for at least 8 bytes,
+which bounds the objects that a few bytes of msgpack can make."""
 
 _TAG = "$"
 _NUMERIC_DTYPES = (
@@ -33,15 +33,16 @@ _NUMERIC_DTYPES = (
 )
 _NUMERIC = {text: np.dtype(text) for text in _NUMERIC_DTYPES}
 _ENUMS: dict[str, type[enum.Enum]] = {"Resampling": Image.Resampling}
-"""Enums whose members may be parameters; they travel by name."""
+"""Enums whose members may be parameters; they are sent by name."""
 _CLASSES: dict[str, type] = {"PIL.Image.Image": Image.Image}
 """Classes that may be parameters themselves."""
 
 Writers = Mapping[str, Callable[[Any], dict[str, Any] | None]]
-"""By tag: value -> plain fields of the tagged map; None for a value of another kind."""
+"""By tag: a function from a value to the plain fields of its tagged map; it returns None for another kind of value."""
 _WRITERS: dict[str, Callable[[Any], dict[str, Any] | None]] = {}
 KindWriter = Callable[[Any, Writers], dict[str, Any] | None]
-"""Value and writers of the values within it -> plain fields of the tagged map; None for a value of another kind."""
+"""Takes a value, and writers for the values in it. Returns plain fields of the tagged map; None for another kind of
+value."""
 _KINDS: dict[str, KindWriter] = {}
 
 
@@ -49,7 +50,7 @@ def add_enum(cls: type[enum.Enum]) -> None:
     """Let parameters hold the members of one more enum.
 
     Args:
-        cls: the enum; its own name stands for it on the wire.
+        cls: the enum; its name is sent.
     """
     _ENUMS[cls.__name__] = cls
 
@@ -65,7 +66,7 @@ def add_class(name: str, cls: type) -> None:
 
 
 def add_kind(tag: str, write: KindWriter, read: Callable[[dict[str, Any]], Any]) -> None:
-    """Let plain data hold one more kind of value, under any writers that `to_plain` is given.
+    """Let plain data hold one more kind of value, with any `writers` of `to_plain`.
 
     Args:
         tag: its name on the wire.
@@ -81,7 +82,7 @@ def add_tag(tag: str, write: Callable[[Any], dict[str, Any] | None], read: Calla
 
     Args:
         tag: its name on the wire.
-        write: value -> plain fields of the tagged map; None for a value of another kind.
+        write: returns the plain fields of a value's tagged map; None for another kind of value.
         read: see `add_reader`.
     """
     _WRITERS[tag] = write
@@ -89,21 +90,21 @@ def add_tag(tag: str, write: Callable[[Any], dict[str, Any] | None], read: Calla
 
 
 def add_reader(tag: str, read: Callable[[dict[str, Any]], Any]) -> None:
-    """Let `from_plain` read a kind of value that `to_plain` writes only for who gives it a writer.
+    """Let `from_plain` read a kind of value that `to_plain` writes only if it is given a writer.
 
     Args:
         tag: its name on the wire.
-        read: the inverse of the writer, given the tagged map. It may raise KeyError, TypeError, ValueError or
-            AttributeError for fields that do not fit.
+        read: returns the value of a tagged map. It may raise KeyError, TypeError, ValueError or AttributeError for
+            fields that do not fit.
     """
     _READERS[tag] = read
 
 
 def check_plain(value: Any) -> None:
-    """Check that `value` is what `to_plain` gives and msgpack carries: bounded, and of plain types alone.
+    """Check that a value is a possible result of `to_plain`: bounded, and of plain types alone.
 
     Raises:
-        PipelineError: another type, an int beyond 64 bits, or over MAX_PLAIN_DEPTH or MAX_PLAIN_NBYTES.
+        PipelineError: another type, an int beyond 64 bits, or more than MAX_PLAIN_DEPTH or MAX_PLAIN_NBYTES.
     """
     nbytes = 0
     open_values = [(value, 1)]
@@ -136,14 +137,14 @@ def _leaf_nbytes(value: Any) -> int:
 
 
 def to_plain(value: Any, writers: Writers = _WRITERS) -> Any:
-    """`value` as msgpack can carry it, tagging what msgpack does not know.
+    """Return a value as msgpack can write it, with tags for the kinds that msgpack does not know.
 
     Args:
-        value: anything.
-        writers: of the kinds of values that this module does not know.
+        value: any value.
+        writers: writers for kinds of values that this module does not know.
 
     Raises:
-        PipelineError: a kind of value (a function, say) that does not travel.
+        PipelineError: a kind of value that cannot be sent, e.g. a function.
     """
     if type(value) in (type(None), bool, int, float, str, bytes):  # exact: a subclass may behave differently
         return value
@@ -184,13 +185,13 @@ def _object_to_plain(value: Any, writers: Writers) -> Any:
 
 
 def array_to_plain(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Fields of the tagged map for an array.
+    """Return the fields of the tagged map for an array.
 
     Args:
-        array: of any shape and a numeric dtype.
+        array: array of any shape and a numeric dtype.
 
     Raises:
-        PipelineError: another dtype, or over MAX_PLAIN_NBYTES.
+        PipelineError: another dtype, or more than MAX_PLAIN_NBYTES.
     """
     if array.dtype.str not in _NUMERIC or array.nbytes > MAX_PLAIN_NBYTES:
         raise PipelineError(f"array must be numeric and within {MAX_PLAIN_NBYTES} bytes, got {array.dtype}")
@@ -198,17 +199,17 @@ def array_to_plain(array: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 
 def from_plain(value: Any) -> Any:
-    """The inverse of `to_plain`.
+    """Read what `to_plain` wrote.
 
     Raises:
-        PipelineError: not plain data, an unknown tag, or a tagged value whose fields do not fit.
+        PipelineError: the value is not plain data, has an unknown tag, or fields that do not fit their tag.
     """
     check_plain(value)
     return read_checked(value)
 
 
 def read_checked(value: Any) -> Any:
-    """`from_plain` for what is within a value that `check_plain` has passed.
+    """Run `from_plain` on a part of a value that `check_plain` has accepted.
 
     Raises:
         PipelineError: an unknown tag, or a tagged value whose fields do not fit.
@@ -229,10 +230,10 @@ def read_checked(value: Any) -> Any:
 
 
 def read_items(value: dict[str, Any]) -> list[Any]:
-    """Values in the field `items` of a tagged map.
+    """Return the values in the field `items` of a tagged map.
 
     Raises:
-        PipelineError: it is no list, or see `read_checked`.
+        PipelineError: the field is not a list, or see `read_checked`.
     """
     if not isinstance(value["items"], list):
         raise PipelineError(f"items of a parameter must be a list, got {type(value['items'])}")
@@ -240,10 +241,10 @@ def read_items(value: dict[str, Any]) -> list[Any]:
 
 
 def read_array(value: dict[str, Any]) -> np.ndarray[Any, Any]:
-    """The inverse of `array_to_plain`; the array is writeable.
+    """Read what `array_to_plain` wrote, as a writeable array.
 
     Raises:
-        PipelineError, KeyError, TypeError, ValueError: fields that do not fit.
+        PipelineError, KeyError, TypeError, ValueError: the fields do not fit.
     """
     dtype, shape = _NUMERIC[value["dtype"]], value["shape"]
     if not (isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)):

@@ -1,6 +1,6 @@
-"""A dataset's `transform` taken apart into steps: nested Compose objects, and presets that hold a pipeline.
+"""Splits a dataset's `transform` into steps: nested Compose objects, and presets that hold a pipeline.
 
-Known are torchvision's `weights.transforms()` for classification, and classes like those of torchvision's reference
+It knows torchvision's `weights.transforms()` for classification, and classes like those of torchvision's reference
 scripts, whose `__call__` is `return self.transforms(image)` and nothing else.
 """
 
@@ -22,7 +22,7 @@ _COMPOSES = (v1.Compose, v2.Compose, nn.Sequential)
 
 
 def steps_of(transform: Any) -> list[Any]:
-    """The steps that a transform consists of, in order; itself alone if it cannot be taken apart."""
+    """Return the steps of a transform, in order; itself alone if it cannot be split."""
     inner = _held(transform)
     if inner is not None:
         return steps_of(inner)
@@ -38,7 +38,7 @@ def _inside(compose: Any) -> list[Any]:
 
 
 def _is_plain(compose: Any) -> bool:
-    """Whether running the steps one by one is all that calling it does: no hooks, nothing patched."""
+    """True if calling it only runs its steps one by one: it has no hooks and no patched attributes."""
     own = ("transforms", "_modules", "training")
     bare = nn.Module() if isinstance(compose, nn.Module) else v1.Compose([])
     extra = {key: value for key, value in vars(compose).items() if key not in own}
@@ -46,7 +46,7 @@ def _is_plain(compose: Any) -> bool:
 
 
 def _classification(preset: Any) -> list[Any]:
-    """The steps of torchvision's ImageClassification, which is no public class; [] for anything else."""
+    """Return the steps of torchvision's ImageClassification, which is no public class; [] for anything else."""
     cls: Any = type(preset)
     if (cls.__module__, cls.__name__) != ("torchvision.transforms._presets", "ImageClassification"):
         return []
@@ -79,12 +79,13 @@ def _only_calls(self: Any, image: Any) -> Any:
 _ONLY_CALLS = _only_calls.__code__
 _ALIKE = ("co_code", "co_argcount", "co_kwonlyargcount", "co_freevars")
 _FLAGS = 0xFFFF & ~inspect.CO_NESTED
-"""Of `co_flags`, those that say what is done. Above are imports from the future, and in 3.14 docstrings and methods.
-That a class is defined within a function changes nothing."""
+"""Bits of `co_flags` that say what a function does. Higher bits are imports from the future, and in 3.14 docstrings and
+methods. A class defined inside a function works the same, so its bit is left out."""
 
 
 def _held(transform: Any) -> Any | None:
-    """The Compose of an object that only calls it, as the presets of torchvision's reference scripts do."""
+    """Return the Compose of an object that only calls it, like the presets of torchvision's reference scripts; or
+    None."""
     call = getattr(type(transform), "__call__", None)  # noqa: B004  # what it does matters, not whether it can be called
     code = getattr(call, "__code__", None)
     if code is None or isinstance(transform, nn.Module):

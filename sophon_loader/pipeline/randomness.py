@@ -1,7 +1,7 @@
-"""Random numbers that depend on (seed, epoch, sample index, occurrence, op position) and on nothing else.
+"""Makes random numbers depend on (seed, epoch, sample index, occurrence, op position) and on nothing else.
 
-Each op that draws runs with the global generators it uses seeded for that op alone, so a sample is the same
-wherever and after whatever it is computed. `preserved` gives the caller's generators back unchanged.
+Each op that draws runs with its global generators seeded for that op alone. So a sample does not depend on where it is
+computed, or after which others. `preserved` restores the caller's generators.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DRAW_NOTHING = sys.stdlib_module_names.union(
     ("IPython", "ipykernel", "jupyter_client", "traitlets", "decorator", "debugpy", "pydevd", "_pydevd_bundle"),
     ("prometheus_client", "tensorboard", "tensorboardX", "wandb", "pytest", "pytest_timeout", "execnet", "xdist"),
 )
-"""Packages whose own threads draw no random numbers. `__main__` and a user's modules are none of them."""
+"""Packages whose own threads draw no random numbers; `__main__` and users' modules are not listed."""
 _UNCOLLECTED = threading.RLock()
 os.register_at_fork(
     before=_UNCOLLECTED.acquire, after_in_parent=_UNCOLLECTED.release, after_in_child=_UNCOLLECTED.release
@@ -38,12 +38,13 @@ os.register_at_fork(
 
 @dataclass(frozen=True)
 class Draw:
-    """Which random numbers a sample gets.
+    """Numbers that select a sample's random numbers.
 
     Args:
-        seed: of the run, any int.
-        index: of the sample.
-        occurrence: how often this iteration has met the index before: 0 for the first time.
+        seed: seed of the run, any int.
+        epoch: number of the epoch.
+        index: index of the sample.
+        occurrence: number of earlier occurrences of the index in this iteration.
     """
 
     seed: int
@@ -54,10 +55,10 @@ class Draw:
 
 @dataclass(frozen=True)
 class Seed:
-    """The seed of a run, from which all its random numbers come, at either end of the wire.
+    """Seed of a run, from which all its random numbers come, at either end of the wire.
 
     Args:
-        number: any int; kept modulo 2**64, which is what `op_seed` looks at and what fits a message.
+        number: any int; stored modulo 2**64, as `op_seed` uses it and as it fits a message.
 
     Example:
         >>> Seed(7).draw(epoch=0, index=3)
@@ -70,25 +71,25 @@ class Seed:
         object.__setattr__(self, "number", self.number & _MASK)
 
     def draw(self, epoch: int, index: int, occurrence: int = 0) -> Draw:
-        """Which random numbers a sample gets.
+        """Return the numbers that select a sample's random numbers.
 
         Args:
-            epoch: as `set_epoch` counts.
-            index: of the sample in the dataset.
-            occurrence: how often the epoch had met it before.
+            epoch: number of the epoch, as in `set_epoch`.
+            index: index of the sample in the dataset.
+            occurrence: number of earlier occurrences of the index in the epoch.
         """
         return Draw(self.number, epoch, index, occurrence)
 
 
 def op_seed(draw: Draw, position: int) -> int:
-    """A seed in [0, 2**64) for one op.
+    """Return a seed in [0, 2**64) for one op.
 
-    BLAKE2b of the four numbers: sums such as seed + index would give equal streams to different samples. The occurrence
-    is a fifth one where it is not 0; then more bytes are hashed, so the seed is not one of the others.
+    It is BLAKE2b of the four numbers: sums such as seed + index would give equal streams to different samples. An
+    occurrence other than 0 is hashed as a fifth number; with more bytes, the seed differs from all others.
 
     Args:
-        draw: which random numbers the sample gets.
-        position: of the op in the pipeline, from 0.
+        draw: the numbers of the sample that select its random numbers.
+        position: position of the op in the pipeline, from 0.
     """
     four = (draw.seed & _MASK, draw.epoch & _MASK, draw.index & _MASK, position)
     packed = _PACK_AGAIN(*four, draw.occurrence & _MASK) if draw.occurrence else _PACK(*four)
@@ -100,7 +101,7 @@ def seed_generators(draws: Collection[str], seed: int) -> None:
 
     Args:
         draws: names of the generators, a subset of `op.GENERATORS`.
-        seed: in [0, 2**64); torch and numpy use the low 32 bits, `random` all 64.
+        seed: number in [0, 2**64); torch and numpy use the low 32 bits, `random` all 64.
     """
     if "torch" in draws:
         # torch.manual_seed would also touch CUDA, which a forked worker must not initialise.
@@ -112,31 +113,31 @@ def seed_generators(draws: Collection[str], seed: int) -> None:
 
 
 def in_main_thread() -> bool:
-    """Whether this is the main thread of its process, whose other threads may draw from the generators meanwhile."""
+    """Return True in the main thread of the process. Its other threads may draw from the generators meanwhile."""
     return threading.current_thread() is threading.main_thread()
 
 
 def threads_beside() -> list[str]:
-    """Names of the other threads that may draw from the generators at the moment.
+    """Return the names of other threads that may draw from the generators now.
 
-    Those are told by what they are running: a thread of whose stack every frame is Python's own library's or that of a
-    package known to draw nothing waits for work, or does that package's. So do the threads of idle pools, queues,
-    servers, progress bars, notebooks and debuggers. Any other one runs code that nobody here knows.
+    A thread counts as harmless if all frames on its stack belong to Python's library or to packages known to draw
+    nothing. That covers the threads of idle pools, queues, servers, progress bars, notebooks and debuggers. Any other
+    thread runs unknown code.
     """
     own = threading.get_ident()
     with _uncollected():
         names = {one.ident: one.name for one in threading.enumerate()}
         running = sys._current_frames()
-        del running[own]  # a frame that refers to itself would keep all above it, and their loader, until a collection
+        del running[own]  # a frame that refers to itself would keep its callers, and their loader, until a collection
         return sorted(names.get(ident, "unnamed") for ident, frame in running.items() if not _draws_nothing(frame))
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Run a block in which no garbage is collected, nor a process forked.
+    """Run a block during which no garbage is collected and no process forked.
 
-    Python 3.11 makes the objects of a stack's frames as somebody asks for them, and may collect garbage in the middle
-    of that. A finalizer that ends the thread whose stack it is then leaves a frame that is none: Python crashes.
+    Python 3.11 makes the objects of a stack's frames on demand, and may collect garbage while it does. If a finalizer
+    then ends the stack's thread, the frame becomes invalid, and Python crashes.
     """
     with _UNCOLLECTED:
         collects = gc.isenabled()
@@ -159,7 +160,7 @@ def _draws_nothing(frame: FrameType | None) -> bool:
 
 @contextmanager
 def preserved(draws: Collection[str]) -> Iterator[None]:
-    """Run a block that may draw from the named generators and leave their states as they were."""
+    """Run a block that may draw from the named generators, and restore their states afterwards."""
     states = GeneratorStates(draws)
     try:
         yield
@@ -168,7 +169,7 @@ def preserved(draws: Collection[str]) -> Iterator[None]:
 
 
 class GeneratorStates:
-    """What the named generators stand at when this is made.
+    """States of the named generators at the time this is made.
 
     Args:
         draws: names of the generators, a subset of `op.GENERATORS`.
@@ -180,8 +181,8 @@ class GeneratorStates:
         self._python = random.getstate() if "python" in draws else None
 
     def put_back(self) -> None:
-        """Have them stand there again."""
-        try:  # each, whatever the handler of a signal raises meanwhile
+        """Restore the states."""
+        try:  # restores each, even if a signal's handler raises meanwhile
             if self._torch is not None:
                 torch.default_generator.set_state(self._torch)
         finally:

@@ -1,7 +1,7 @@
-"""What a loader registers with an agent: a pipeline, and the software that must make its pixels.
+"""Registrations of a loader with an agent: a pipeline, and the software that must make its pixels.
 
-The software is part of it so that an agent which was upgraded and restarted does not run ops for a loader that had
-agreed with the old one.
+The software is included so that an agent that was upgraded and restarted runs no ops for a loader that agreed with the
+old one.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from sophon_loader.pipeline.told import OPENERS, OpenedOtherwise, opened_otherwi
 from sophon_loader.wire.counting import holds_more
 
 _MAX_VALUES = 1000
-"""Of a registration: the description is one of them, names and versions of software are the others."""
+"""Maximum values in a registration: its description, and names and versions of software."""
 
 
 def registration_of(chain: Chain, software: dict[str, str]) -> bytes:
-    """Msgpack of `[software, description]`; with ops of torch's, the software says what these compute here.
+    """Return msgpack of `[software, description]`. With ops of torch, the software includes the digest of what torch
+    computes here.
 
     Args:
-        chain: what is registered, as its `description`.
-        software: the loader's, as `software.software` returns it.
+        chain: pipeline to register, as its `description`.
+        software: the loader's software, from `software.software`.
     """
     computed = {MATHS: maths()} if chain.describable > chain.pillow_stages else {}
     packed: bytes = msgpack.packb([{**software, **computed}, chain.description])
@@ -38,13 +39,13 @@ def registration_of(chain: Chain, software: dict[str, str]) -> bytes:
 
 @dataclass(frozen=True)
 class Registration:
-    """A pipeline as this process can serve it.
+    """A pipeline, and what this process can serve of it.
 
     Args:
-        chain: its leading ops as far as they are known here; Decode alone where random numbers could differ.
-        reach: how many of them may run here.
-        why: the reason, if these are not all.
-        left: names of Pillow's formats that the loader opens by other code than this process; their files are sent.
+        chain: its leading ops that are known here; Decode alone if random numbers could differ.
+        reach: number of ops that may run here.
+        why: reason why these are not all.
+        left: names of Pillow's formats that the loader opens by other code than this process; such files are sent.
 
     Example:
         >>> served = Registration.from_bytes(registration_of(chain_of(transform), software()))
@@ -59,14 +60,14 @@ class Registration:
 
     @staticmethod
     def from_bytes(data: bytes, max_px: float = math.inf) -> Registration:
-        """The inverse of `registration_of`, on another host.
+        """Read what `registration_of` wrote on another host.
 
         Args:
             data: the bytes.
-            max_px: of the chain.
+            max_px: limit for the chain; see `Chain`.
 
         Raises:
-            PipelineError: it is none, or an op refuses its parameters.
+            PipelineError: the bytes are no registration, or an op refuses its parameters.
         """
         try:
             if holds_more(data, _MAX_VALUES):
@@ -91,21 +92,21 @@ class Registration:
 
 
 def see_opened_alike(data: bytes, left: frozenset[str]) -> None:
-    """See that a file's format is opened by the same code here and at the loader.
+    """Check that a file's format is opened by the same code here and at the loader.
 
     Args:
         data: the file.
-        left: of the registration.
+        left: `Registration.left`.
 
     Raises:
-        OpenedOtherwise: it is not.
+        OpenedOtherwise: the loader opens it by other code.
     """
     if not left:
         return
     try:
         with Image.open(io.BytesIO(data)) as opened:
             found = opened.format
-    except Exception:  # whoever decodes it says so
+    except Exception:  # the decoding reports it
         return
     if found in left:
         raise OpenedOtherwise(f"{found} files must be opened by equal code at both ends, got other code at the loader")

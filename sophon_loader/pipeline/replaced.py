@@ -1,7 +1,8 @@
-"""The functions that what is known here of a library's classes rests on, and whether a program has replaced one.
+"""Finds library functions that a program has replaced, and on which this package relies.
 
 Scripts and vendors' packages replace functions of torchvision, timm and Pillow at run time. torch's DataLoader calls
-what stands there; an agent, and this loader's own road from a file to a sample, are made for what the library ships.
+the replacements. An agent, and this loader's fast road from a file to a sample, are made for the libraries' own
+functions.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _PILLOW = tuple(
     for name in ("Image", "ImageFile", "JpegImagePlugin", "ImageOps", "ImageEnhance", "ImageFilter", "ImageChops")
 )
 _FORMATS = ("BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
-"""Formats of which all files are taken to be Pillow's own; `told` is about its others."""
+"""Formats whose files are all assumed to be Pillow's own; `told` covers the other formats."""
 _BEGINS = {
     "BMP": b"BM",
     "GIF": b"GIF89a",
@@ -31,9 +32,9 @@ _BEGINS = {
     "TIFF": b"II*\0",
     "WEBP": b"RIFF\0\0\0\0WEBPVP8 ",
 }
-"""How their files begin."""
+"""First bytes of the formats' files."""
 _DECODERS = ("bmp_rle", "ppm", "ppm_plain")
-"""Those decoders of theirs that are written in Python."""
+"""Decoders of these formats that are written in Python."""
 _NO_PIXELS = frozenset(
     (
         *("__del__", "__eq__", "__getstate__", "__repr__", "__setstate__", "_decompression_bomb_check", "_dump"),
@@ -42,7 +43,7 @@ _NO_PIXELS = frozenset(
         *("save", "show", "tobitmap", "toqimage", "toqpixmap", "verify"),
     )
 )
-"""Names in Pillow that change no pixel of a file that is opened; some are often replaced, to silence a warning."""
+"""Names in Pillow that change no pixel of an opened file; some are often replaced, to silence a warning."""
 _DATASETS = "torchvision.datasets.folder"
 _OPENING = (
     "open",
@@ -56,16 +57,16 @@ _OPENING = (
 _TRANSFORMS, _V2 = "torchvision.transforms.", ("torchvision.transforms.v2.", "torchvision.tv_tensors.")
 _TIMM = ("timm.data.auto_augment", "timm.data.random_erasing", "timm.data.transforms")
 _PUBLIC = "torchvision.transforms.v2"
-"""Names transforms for users; none of them looks one up there."""
+"""Module that lists transforms for users; no transform looks one up there."""
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """A library's function in whose place stands another one.
+    """A library's function that was replaced by another one.
 
     Args:
-        name: of the function, "PIL.Image.open".
-        by: what stands there, "mylab.read".
+        name: name of the function, "PIL.Image.open".
+        by: name of the replacement, "mylab.read".
     """
 
     name: str
@@ -76,7 +77,7 @@ class Replaced:
 
 
 def replaced_in_pillow() -> Replaced | None:
-    """What was replaced between a file and an image's pixels; None if nothing was."""
+    """Return the first replacement between a file and an image's pixels; None if there is none."""
     if builtins.open is not io.open:
         return Replaced("builtins.open", name_of(builtins.open))
     in_registries = _replaced_in_registries(sys.modules["PIL.Image"]) if "PIL.Image" in sys.modules else None
@@ -91,7 +92,7 @@ def _replaced_in_registries(pillow: Any) -> Replaced | None:
     for name, decoder in list(pillow.DECODERS.items()):
         if not _is_pillows(decoder) and (name in _DECODERS or hasattr(pillow.core, f"{name}_decoder")):
             return Replaced(f"PIL.Image.DECODERS[{name!r}]", name_of(decoder))
-    waiting = dict(_BEGINS)  # for their turn: Pillow asks openers in the order of `ID`
+    waiting = dict(_BEGINS)  # formats whose turn comes later: Pillow asks openers in the order of `ID`
     for name in list(pillow.ID):
         waiting.pop(name, None)
         opener, accepts = pillow.OPEN.get(name, (None, None))
@@ -108,7 +109,7 @@ def _is_pillows(value: Any) -> bool:
 
 
 def _accepts(accepts: Callable[[bytes], Any] | None, begin: bytes) -> bool:
-    """Whether Pillow would have an opener try a file with this beginning; a text says that it cannot open it."""
+    """True if Pillow would let an opener try a file with this beginning. A text as answer means no."""
     try:
         answer = accepts is None or accepts(begin.ljust(16, b"\0"))
     except Exception:  # the program's own code
@@ -117,10 +118,10 @@ def _accepts(accepts: Callable[[bytes], Any] | None, begin: bytes) -> bool:
 
 
 def replaced_in_dataset(cls: type) -> Replaced | None:
-    """What was replaced of that by which a dataset of torchvision's or timm's makes a sample; None if nothing was.
+    """Return the first replacement in what a dataset of torchvision or timm uses to make samples; None without one.
 
     Args:
-        cls: the library's own class.
+        cls: class of the library.
     """
     if not is_checked(cls):
         return None
@@ -135,11 +136,11 @@ def replaced_in_dataset(cls: type) -> Replaced | None:
 
 
 def replaced_in_transform(cls: type, *, functions: bool = True) -> Replaced | None:
-    """What was replaced of that which a transform of torchvision's or timm's may call; None if nothing was.
+    """Return the first replacement in the code that a transform of torchvision or timm may call; None without one.
 
     Args:
-        cls: of the transform.
-        functions: whether to look at the functions of its library too, and not at its methods alone.
+        cls: class of the transform.
+        functions: True to check its library's functions, too; False for its methods alone.
     """
     if not is_checked(cls):
         return None
@@ -149,7 +150,7 @@ def replaced_in_transform(cls: type, *, functions: bool = True) -> Replaced | No
 
 
 def is_checked(cls: type) -> bool:
-    """Whether a class is of a library whose functions are looked at."""
+    """Return True if the functions of the class's library are checked."""
     return _root(cls) in ("torchvision", "timm")
 
 
@@ -159,14 +160,14 @@ def _root(cls: type) -> str:
 
 @lru_cache(maxsize=8)
 def _modules(library: str, v2: bool, imported: int) -> tuple[str, ...]:
-    """The modules of a library's transforms; to look for them takes 2 ms, so only when others have been imported."""
+    """Return the modules of a library's transforms. The search takes 2 ms, so it is repeated only after new imports."""
     names = [name for name in list(sys.modules) if name.startswith((_TRANSFORMS, *_V2)) and name != _PUBLIC]
     found = [name for name in names if v2 or not name.startswith(_V2)]
     return (*found, *_TIMM) if library == "timm" else tuple(found)
 
 
 def _first(modules: Iterable[str], counts: Callable[[str], bool]) -> Replaced | None:
-    """The first name that was replaced and counts, and by what."""
+    """Return the first replaced name that counts, and its replacement."""
     for module in modules:
         for name, value in replaced_in(sys.modules[module]) if module in sys.modules else ():
             if counts(name):

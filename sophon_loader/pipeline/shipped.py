@@ -1,11 +1,11 @@
-"""Which of a library's functions stand in this process as the library ships them, and which a program has replaced.
+"""Finds the functions of a library that a program has replaced in this process.
 
-A function is taken for the shipped one if its code was compiled from the file of its module, under its own name:
-`functools.wraps` copies a function's name, but not its code. Only what fails that is compared with the module's own
-code, as the module's loader reads it from the disk.
+A function counts as the library's own if its code was compiled from its module's file, under its own name:
+`functools.wraps` copies a function's name, but not its code. Only functions that fail this are compared with the
+module's code, which the module's loader reads from disk.
 
-Not looked at: properties (fastai replaces `Image.size`, by one with the same numbers), and what the module itself does
-not name, because who adds a function to a library replaces nothing.
+Properties are not checked (fastai replaces `Image.size` by one with the same numbers), nor are names that the module
+itself does not mention, because a function added to a library replaces nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _IS_FUNCTION = 0x1
 
 @dataclass(frozen=True)
 class _Scope:
-    """A module, or the body of a class, as it was written.
+    """A module or a class's body, as written in its file.
 
     Args:
-        functions: name -> the code of each function of that name.
-        names: that it binds or reads, imported ones too.
+        functions: code of each function, by name.
+        names: names that it binds or reads, imports included.
     """
 
     functions: dict[str, list[types.CodeType]] = field(default_factory=dict)
@@ -38,11 +38,11 @@ class _Scope:
 
 @dataclass(frozen=True)
 class _Written:
-    """A module as it was written.
+    """A module as written in its file.
 
     Args:
-        scopes: of the module (""), and of each class in it by name.
-        named: all names that its code mentions, functions included.
+        scopes: scope of the module (""), and of each class in it by name.
+        named: all names in its code, functions included.
     """
 
     scopes: dict[str, _Scope]
@@ -50,7 +50,8 @@ class _Written:
 
 
 class _Look:
-    """What was found in a module, and the objects in it at that moment, which it keeps from being made anew."""
+    """The replacements in a module. Keeps the objects in it at that moment, to notice later changes without a new
+    search."""
 
     def __init__(self, module: types.ModuleType) -> None:
         self._module = module
@@ -66,7 +67,7 @@ class _Look:
         return [*map(id, held), *map(id, map(attrgetter("__code__"), self._functions))]
 
     def holds(self, module: types.ModuleType) -> bool:
-        """Whether all is as it was."""
+        """Return True if nothing has changed."""
         return module is self._module and self._now() == self._identities
 
 
@@ -75,10 +76,10 @@ _STAND_IN = "_sophon_stand_in"
 
 
 def replaced_in(module: types.ModuleType) -> Sequence[tuple[str, Any]]:
-    """What does not stand in a module as it was written: "pil_loader" or "Resize.forward", and what stands there.
+    """Return (name, replacement) of everything in a module that differs from its file: "pil_loader", "Resize.forward".
 
     Args:
-        module: of a library; about one without readable code nothing is said.
+        module: module of a library; gives nothing if its code cannot be read.
     """
     look = _LOOKS.get(module.__name__)
     if look is None or not look.holds(module):
@@ -87,18 +88,18 @@ def replaced_in(module: types.ModuleType) -> Sequence[tuple[str, Any]]:
 
 
 def mark_stand_in(stand_in: Any, before: Any) -> None:
-    """Say that a function does what another one does, so that it counts as that one here.
+    """Mark a function as doing the same as another one, so that it does not count as a replacement.
 
     Args:
-        stand_in: put in the other one's place for a while, by this package.
-        before: the other one.
+        stand_in: put in the other one's place for a while by this package.
+        before: the other function.
     """
     if isinstance(stand_in, types.FunctionType):
-        setattr(stand_in, _STAND_IN, (stand_in, before))  # a copy of the attribute on another function says nothing
+        setattr(stand_in, _STAND_IN, (stand_in, before))  # a copy of the attribute on another function must not count
 
 
 def _stood_in_for(value: Any) -> Any:
-    """The function that a marked stand-in was put in the place of; anything else itself."""
+    """Return the function that a marked substitute replaces; any other value itself."""
     mark = vars(value).get(_STAND_IN) if type(value) is types.FunctionType else None
     return mark[1] if mark is not None and mark[0] is value else value
 
@@ -118,12 +119,12 @@ def _is_class_of(module: types.ModuleType, value: Any) -> bool:
 
 
 def _inner_function(held: Any) -> Any:
-    """The function of a static or class method; anything else itself."""
+    """Return the function of a static or class method; any other value itself."""
     return held.__func__ if isinstance(held, (staticmethod, classmethod)) else held
 
 
 def name_of(value: Any) -> str:
-    """What to call a function, with its module: "mylab.patches.read"."""
+    """Return a function's name with its module: "mylab.patches.read"."""
     inner = value.func if isinstance(value, partial) else _inner_function(value)
     code = getattr(inner, "__code__", None)
     if code is None:
@@ -142,7 +143,8 @@ def _replaced_in_class(module: types.ModuleType, cls: type, file: str | None) ->
 
 
 def _is_usual(module: types.ModuleType, name: str, full: str, value: Any, file: str | None) -> bool:
-    """What can be told at a glance: a function of this file under its own name, no function, or another library's."""
+    """True if a quick look suffices: a function of this file under its own name, a class or module of the library, or
+    no function."""
     if type(value) is types.FunctionType:
         code = value.__code__
         return code.co_name == name and code.co_filename == file and value.__qualname__ == full
@@ -160,14 +162,14 @@ def _as_written(module: types.ModuleType, cls: type | None, name: str, value: An
         return _is_one_of(module, value, scope.functions[name])
     if name not in (written.named if cls is None else scope.names) and not _overrides(cls, name):
         return True
-    # Imported. One of the library's own must be of that name, unless it was made by a function of the library.
+    # Imported. A function must have its own name, unless one of the library's functions made it.
     if cls is None and isinstance(value, types.FunctionType) and value.__name__ not in scope.names:
         return "<locals>" in value.__qualname__ and _is_of(module, _module_of(value), ())
     return _is_of(module, _module_of(value), written.scopes[""].names)
 
 
 def _is_one_of(module: types.ModuleType, value: Any, codes: list[types.CodeType]) -> bool:
-    """Whether a value is a function with one of these codes, or the library or Python has wrapped such a one."""
+    """True if a value is a function with one of these codes, or a wrapper of one by the library or Python."""
     while True:
         if getattr(value, "__code__", None) in codes:
             return True
@@ -178,12 +180,12 @@ def _is_one_of(module: types.ModuleType, value: Any, codes: list[types.CodeType]
 
 
 def _overrides(cls: type | None, name: str) -> bool:
-    """Whether a method that was added to a class takes the place of another one."""
+    """True if a method that was added to a class overrides another one."""
     return cls is not None and (name == "__getitems__" or any(name in vars(base) for base in cls.__mro__[1:]))
 
 
 def _is_of(module: types.ModuleType, other: str, names: Any) -> bool:
-    """Whether a module belongs to the same library, to Python, or to what a module's code imports."""
+    """True if a module belongs to the same library, to Python, or to the imports of a module's code."""
     root = other.partition(".")[0]
     if root == module.__name__.partition(".")[0] or root in sys.stdlib_module_names or root.startswith("namedtuple_"):
         return True
@@ -191,7 +193,7 @@ def _is_of(module: types.ModuleType, other: str, names: Any) -> bool:
 
 
 def _module_of(value: Any) -> str:
-    """Where something is from; of a function by its globals, which `functools.wraps` does not change."""
+    """Return a value's module; a function's by its globals, which `functools.wraps` does not change."""
     if isinstance(value, partial):
         return _module_of(value.func)
     if isinstance(value, types.FunctionType):
@@ -204,7 +206,7 @@ def _module_of(value: Any) -> str:
 
 @cache
 def _written(name: str) -> _Written | None:
-    """A module as it was written; None if its loader does not tell."""
+    """Return a module as written in its file; None if its loader does not give its code."""
     spec = getattr(sys.modules[name], "__spec__", None)
     read = getattr(getattr(spec, "loader", None), "get_code", None)
     try:
@@ -232,12 +234,12 @@ def _inner_codes(code: types.CodeType) -> Iterator[types.CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield constant
-            if constant.co_name.startswith("<generic parameters"):  # what has type parameters is made in there
+            if constant.co_name.startswith("<generic parameters"):  # code with type parameters is made in there
                 yield from _inner_codes(constant)
 
 
 def names_in(code: types.CodeType) -> set[str]:
-    """All names that a code mentions, and those that are defined in it."""
+    """Return all names that a code mentions, those defined in it included."""
     found = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

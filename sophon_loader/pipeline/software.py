@@ -1,4 +1,4 @@
-"""What decides the value of a pixel: versions of libraries, and settings. Equal ones at both ends give equal pixels."""
+"""Versions of libraries, and settings, that decide the value of a pixel. Equal ones at both ends give equal pixels."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from sophon_loader.pipeline.switches import KERNELS, ON_TENSORS, USUAL, settings
 from sophon_loader.pipeline.told import OPENERS, SETTINGS, openers_of_pillow, settings_of_pillow
 
 DECODERS = frozenset({"libjpeg", "pillow"})
-"""The part of `software` that roi-jpeg does not depend on: the agent cuts the region out with our own code, and only
+"""The part of `software` on which roi-jpeg does not depend: the agent cuts the region out with our own code, and only
 the loader decodes."""
 PIXELS = frozenset({"machine", *DECODERS, SETTINGS})
-"""The part of `software` that programs depend on: their numbers are drawn, and Pillow alone runs their steps."""
+"""The part of `software` on which programs depend: their numbers are drawn, and Pillow alone runs their steps."""
 _MODULES = {"pillow": "PIL", "torch": "torch", "torchvision": "torchvision"}
 _VERSION = re.compile(r"""^__version__(?:: \w+)? = ['"]([^'"+]+)""", re.MULTILINE)
 
 
 def software() -> dict[str, str]:
-    """Versions of what decides the value of a pixel, without build tags, and settings of torch's and Pillow's; equal
-    maps give equal pixels."""
+    """Return the versions, without build tags, and the settings of torch and Pillow that decide pixels. Equal maps give
+    equal pixels."""
     return {**_versions(), **settings(), SETTINGS: settings_of_pillow(), OPENERS: openers_of_pillow()}
 
 
 def unlike(theirs: Mapping[str, str]) -> list[str]:
-    """Names of the software that differs on another host, or is missing there.
+    """Return the names of software that differs on another host, or is missing there.
 
     Args:
-        theirs: what `software` returns there. An end that does not state a setting (an earlier release, an agent's
-            broker, which does not import torch) has the usual one; its kernels are not known, and not compared here.
-            Two ends that both state the openers of formats may differ in them: the agent sends those files as they are.
+        theirs: result of `software` there. A setting that is not in it has its usual value (an earlier release, or an
+            agent's broker, which does not import torch); unknown kernels are not compared. If both ends list openers of
+            formats, these may differ: the agent sends such files as they are.
     """
     here = software()
     usual = {**USUAL, "default device": "cpu", SETTINGS: "", OPENERS: "", KERNELS: here.get(KERNELS, "")}
@@ -49,16 +49,17 @@ def unlike(theirs: Mapping[str, str]) -> list[str]:
 
 
 def not_of_switches(differ: list[str]) -> list[str]:
-    """The names of what is unlike that may change images as well, and not the numbers of tensors alone.
+    """Return the names among the differences that may change images too, and not only the numbers of tensors.
 
     Args:
-        differ: what `unlike` returns.
+        differ: result of `unlike`.
     """
     return [name for name in differ if name not in ON_TENSORS]
 
 
 def pixels_by() -> str:
-    """What makes pixels in this process, as one text: equal ones make equal pixels of a program's steps."""
+    """Return the software that makes pixels in this process, as one text. Equal texts give equal pixels of a program's
+    steps."""
     made = {**_versions(), SETTINGS: settings_of_pillow()}
     return ", ".join(f"{name} {made[name]}" for name in sorted(PIXELS))
 
@@ -75,14 +76,14 @@ def _libjpeg() -> str:
 
 
 def release_of(package: str, module: str) -> str:
-    """The version of a library, and what is odd about it: "none", or other code than the installed one.
+    """Return a library's version, and what is unusual about it; "none" if it cannot be imported.
 
-    What is imported may lie elsewhere than what is installed (a copy on PYTHONPATH, a checkout), so the version is read
-    from its own folder, without importing it. Code of a copy is told by a hash of its sources.
+    The imported code may lie elsewhere than the installed one (a copy on PYTHONPATH, a checkout). So the version is
+    read from its own folder, without importing it. A copy's code is identified by a hash of its sources.
 
     Args:
-        package: as it is called where it is installed.
-        module: as it is imported.
+        package: name of the installed distribution.
+        module: name of the imported module.
     """
     spec = find_spec(module)
     try:
@@ -90,7 +91,7 @@ def release_of(package: str, module: str) -> str:
     except PackageNotFoundError:
         installed = "none"
     if spec is None:
-        return "none"  # what cannot be imported runs nothing, even if its metadata were left behind
+        return "none"  # a library that cannot be imported runs nothing, even if its metadata was left behind
     if spec.origin is None:
         return installed
     folder = Path(spec.origin).parent
@@ -100,7 +101,7 @@ def release_of(package: str, module: str) -> str:
 
 
 def _stated(folder: Path) -> str | None:
-    """The version that a library's folder gives it."""
+    """Return the version in a library's folder; None if it has none."""
     for name in ("version.py", "_version.py"):
         try:
             found = _VERSION.search((folder / name).read_text())
@@ -112,7 +113,7 @@ def _stated(folder: Path) -> str | None:
 
 
 def _is_installed(package: str, module: str, origin: str) -> bool:
-    """Whether what is imported is what is installed."""
+    """True if the imported code is the installed one."""
     try:
         return os.path.samefile(str(distribution(package).locate_file(f"{module}/__init__.py")), origin)
     except (PackageNotFoundError, OSError):

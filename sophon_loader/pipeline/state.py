@@ -1,4 +1,4 @@
-"""Comparing what two objects keep: whether they would behave alike."""
+"""Compares two objects' state, to find out if they would behave alike."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class _Empty:
 
 
 def same_state(a: Any, b: Any) -> bool:
-    """Whether two objects would behave alike: same classes and equal attributes, all the way down.
+    """Return True if two objects would behave alike: same classes and equal attributes, all the way down.
 
     Args:
-        a, b: anything; NaN is not equal to itself, so an object that keeps one is alike only to itself.
+        a, b: any objects. NaN is not equal to itself, so an object that holds one equals only itself.
     """
     if a is b:
         return True
@@ -41,9 +41,9 @@ def same_state(a: Any, b: Any) -> bool:
 
 
 def _keeps_state_outside_dict(value: Any) -> bool:
-    """Whether `vars` would not show all of it: numbers, functions, types, slots.
+    """True if `vars` would not show all of an object's state: numbers, functions, types, slots.
 
-    An object that is larger than an empty Python object keeps something in fields of its own.
+    An object larger than an empty Python object has fields of its own.
     """
     return not hasattr(value, "__dict__") or type(value).__basicsize__ > _Empty.__basicsize__
 

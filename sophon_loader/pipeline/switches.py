@@ -1,6 +1,6 @@
-"""torch's settings that change the numbers of ops on tensors, and have no version: what each is set to in this process.
+"""Reads those of torch's settings that change the numbers of ops on tensors and have no version.
 
-An agent has the usual ones. Autocast is none of them: ops run without it at both ends (`chain.isolated`).
+An agent has the usual values. Autocast is not included: ops run without it at both ends (`chain.isolated`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ USUAL = {
     "flush denormal": "off",
     "deterministic algorithms": "off",
 }
-"""What torch begins with; also what an end that does not state a switch has."""
+"""torch's initial values. They also hold for an end that does not state a switch."""
 KERNELS = "kernels of torch"
-"""Which of its kernels torch uses, by what the CPU can do. Two of them may round differently."""
+"""Name of torch's set of kernels, which it selects by the CPU's abilities. Two sets may round differently."""
 _REMEDIES = {
     "float32 matmul precision": "torch.set_float32_matmul_precision('highest'); for the GPU alone there is "
     "torch.backends.cuda.matmul.fp32_precision",
@@ -29,13 +29,13 @@ _REMEDIES = {
     KERNELS: "the same ATEN_CPU_CAPABILITY in the environment of both ends",
 }
 ON_TENSORS = frozenset(_REMEDIES)
-"""Names of all that matters to no op of Pillow's on an image."""
+"""Names of settings that do not affect Pillow's ops on images."""
 _PRECISIONS = {"none": "highest", "ieee": "highest", "tf32": "high", "bf16": "medium"}
 _DENORMAL: float = struct.unpack("<d", (1 << 51).to_bytes(8, "little"))[0]  # a literal may be read as 0 where they are
 
 
 def settings() -> dict[str, str]:
-    """The switches, and what torch makes tensors of and where, by which ops also draw other numbers. About 8 us."""
+    """Return the switches, and torch's default dtype and device, by which ops also draw other numbers. About 8 us."""
     torch: Any = sys.modules.get("torch")
     return {
         "default dtype": str(torch.get_default_dtype()) if torch else "torch.float32",
@@ -45,7 +45,7 @@ def settings() -> dict[str, str]:
 
 
 def switches() -> dict[str, str]:
-    """What each is set to; nothing in a process that has not imported torch, and so has set none. About 4 us."""
+    """Return each switch's value; {} in a process that has not imported torch, and so has set none. About 4 us."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return {}
@@ -63,20 +63,20 @@ def switches() -> dict[str, str]:
 
 
 def flushes_denormals() -> bool:
-    """Whether this thread takes the smallest numbers for 0."""
+    """Return True if this thread treats the smallest numbers as 0."""
     return _DENORMAL / 2 == 0
 
 
 def remedy_for(name: str) -> str:
-    """What to write so that a switch is as usual, or the same at both ends; "" for what is no switch.
+    """Return code that makes a switch usual, or equal at both ends; "" if the name is no switch.
 
     Args:
-        name: of what is unlike, see `software.unlike`.
+        name: name among the differences, see `software.unlike`.
     """
     return _REMEDIES.get(name, "")
 
 
 def _precision(mkldnn: Any, kind: str) -> str | None:
-    """That of the CPU; None in releases of torch that have one for all."""
+    """Return the CPU's precision; None in releases of torch that have one for all devices."""
     found = getattr(getattr(mkldnn, kind, None), "fp32_precision", None)
     return None if found is None else _PRECISIONS.get(found, found)

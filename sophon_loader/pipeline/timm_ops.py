@@ -1,8 +1,8 @@
 """timm's transforms as ops: `timm.X@1.0.31` is the class X of timm 1.0.31.
 
-The release is a part of the name, because what a transform makes of its random numbers may change with it: two ends
-with different releases do not know each other's ops, which then stay at the loader. Loaded by `op_catalogue.py` once a
-transform of timm is met, or named; nothing else imports timm.
+The release is a part of the name, because a transform's use of its random numbers may change with it. Ends with
+different releases do not know each other's ops, and run them at the loader. Only `op_catalogue.py` loads this module,
+with timm's first transform, or name; no other module imports timm.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sophon_loader.pipeline.software import release_of
 NOT_REGISTERED: dict[str, str] = {
     "ToNumpy": "gives an array in place of an image; with timm's prefetcher MaybePILToTensor has taken its place",
 }
-"""Every other public transform class of `timm.data.transforms`, and why it always stays at the loader."""
+"""All other public transform classes of `timm.data.transforms`, with the reason why each stays at the loader."""
 
 
-# --- constructors that do not take back what the object keeps -------------------------------------------------
+# --- constructors whose parameters differ from the object's attributes ----------------------------------------
 
 
 def _with_interpolation(cls: type) -> Callable[[Any], Mapping[str, Any]]:
-    """For classes that take a mode's name, or "random", and keep the mode, or several."""
+    """Return the rule for classes that take a mode's name, or "random", and store the mode, or several."""
     rule = attribute_parameters(cls)
 
     def describe(transform: Any) -> Mapping[str, Any]:
@@ -50,7 +50,7 @@ def _describe_erasing(erasing: Any) -> Mapping[str, Any]:
 
 
 def _build_erasing(log_aspect_ratio: Any, **params: Any) -> Any:
-    # It keeps logarithms of the aspects; to raise e to their power and back would change the last bit.
+    # It stores the logarithms of the aspects; converting them to aspects and back would change the last bit.
     erasing: Any = random_erasing.RandomErasing(**params, device="cpu")  # type: ignore[no-untyped-call]
     erasing.log_aspect_ratio = log_aspect_ratio
     return erasing
@@ -64,7 +64,7 @@ def _held_steps(augment: Any) -> list[Any]:
     return list(augment.ops)
 
 
-# --- how large they make images --------------------------------------------------------------------------------
+# --- bounds of image sizes -------------------------------------------------------------------------------------
 
 
 def _keep_ratio(transform: Any, width: float, height: float) -> Size:
@@ -111,7 +111,7 @@ _DRAWS: dict[str, tuple[ModuleType, tuple[str, ...]]] = {
     "ToTensor": (_BASIC, ()),
     "TrimBorder": (_BASIC, ()),
 }
-"""Each class: where it is, and what it draws from. One that another release does not have is passed over."""
+"""(Module, generators it draws from), by class. Classes that another release lacks are skipped."""
 _SHRINKING = ("CenterCropOrPad", "RandomCropOrPad", "RandomResizedCropAndInterpolation", "ResizeKeepRatio")
 _MAKES: dict[str, Made] = {"MaybePILToTensor": "tensor", "MaybeToTensor": "tensor", "ToTensor": "tensor"}
 _STEPS = {"AugMixAugment": _held_steps, "AutoAugment": _policy_steps, "RandAugment": _held_steps}
@@ -121,12 +121,12 @@ _RELEASE = release_of("timm", "timm")
 
 
 def op_name(cls_name: str) -> str:
-    """The id on the wire of a class of the timm that is installed here."""
+    """Return the wire's id for a class of the installed timm."""
     return f"timm.{cls_name}@{_RELEASE}"
 
 
 def op_types() -> Iterator[tuple[type, OpType]]:
-    """Each class with its op type."""
+    """Yield each class with its op type."""
     for cls_name, (module, draws) in _DRAWS.items():
         cls = getattr(module, cls_name, None)
         if cls is not None:

@@ -1,7 +1,7 @@
-"""What a program has told Pillow in this process that changes what comes of a file, and that no version says.
+"""Finds settings and openers of Pillow that a program has changed in this process and that no version shows.
 
-Not here: what an agent meets as an error of its own, after which the file goes out (`ImageFile.LOAD_TRUNCATED_IMAGES`,
-larger limits), and openers of the formats that `replaced` looks at.
+Not included: settings whose effect an agent meets as an error, after which it sends the file
+(`ImageFile.LOAD_TRUNCATED_IMAGES`, larger limits), and openers of the formats that `replaced` checks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FORMATS = frozenset((
     "ICNS", "ICO", "IM", "IMT", "IPTC", "JPEG2000", "MCIDAS", "MIC", "MPEG", "MSP", "PCD", "PCX", "PIXAR", "PSD",
     "QOI", "SGI", "SPIDER", "SUN", "TGA", "WMF", "XBM", "XPM", "XVTHUMB",
 ))  # fmt: skip
-"""The other formats that Pillow itself opens, and so an agent does. It cannot open what a plugin adds to them."""
+"""Other formats that Pillow, and therefore an agent, opens by itself. An agent cannot open formats added by plugins."""
 _USUAL: dict[tuple[str, str], Any] = {
     ("GifImagePlugin", "LOADING_STRATEGY"): 0,
     ("TiffImagePlugin", "READ_LIBTIFF"): False,
@@ -28,7 +28,7 @@ _LIMITS = {
     ("PngImagePlugin", "MAX_TEXT_CHUNK"): 1 << 20,
     ("PngImagePlugin", "MAX_TEXT_MEMORY"): 1 << 26,
 }
-"""Under a lower one, Pillow warns or fails here, and does not at an agent."""
+"""Pillow's usual limits. Under lower ones, Pillow warns or fails here, but not at an agent."""
 
 
 class OpenedOtherwise(PipelineError):
@@ -36,7 +36,7 @@ class OpenedOtherwise(PipelineError):
 
 
 def settings_of_pillow() -> str:
-    """The names and values that are not the usual ones: "Image.MAX_IMAGE_PIXELS=1000000"; "" for none."""
+    """Return the unusual settings with their values, "Image.MAX_IMAGE_PIXELS=1000000"; "" if there is none."""
     found = []
     for (module, name), usual in [*_USUAL.items(), *_LIMITS.items()]:
         value = getattr(sys.modules.get(f"PIL.{module}"), name, usual)
@@ -48,7 +48,7 @@ def settings_of_pillow() -> str:
 
 
 def openers_of_pillow() -> str:
-    """The formats of Pillow's that other code opens in this process: "AVIF=pillow_avif.AvifImagePlugin 1.5.2"."""
+    """Return Pillow's formats that other code opens in this process: "AVIF=pillow_avif.AvifImagePlugin 1.5.2"."""
     openers: dict[str, Any] = getattr(sys.modules.get("PIL.Image"), "OPEN", {})
     modules = {name: getattr(openers[name][0], "__module__", "?") for name in sorted(_FORMATS & openers.keys())}
     return ", ".join(
@@ -59,17 +59,17 @@ def openers_of_pillow() -> str:
 
 
 def opened_otherwise(theirs: str) -> frozenset[str]:
-    """Names of the formats that another process opens by other code than this one.
+    """Return the names of formats that another process opens by other code than this one.
 
     Args:
-        theirs: what `openers_of_pillow` returns there.
+        theirs: result of `openers_of_pillow` there.
     """
     differ = set(theirs.split(", ")) ^ set(openers_of_pillow().split(", "))
     return frozenset(one.partition("=")[0] for one in differ if one)
 
 
 def notes_on_openers() -> list[str]:
-    """What a user should know of them."""
+    """Return notes for the user on formats that other code opens."""
     if not (told := openers_of_pillow()):
         return []
     return [

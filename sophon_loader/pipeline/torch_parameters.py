@@ -1,4 +1,4 @@
-"""torch's and torchvision's values as parameters: tensors, dtypes, lists of modules, enums, classes.
+"""Lets parameters hold values of torch and torchvision: tensors, dtypes, lists of modules, enums, classes.
 
 `op_registry.py` calls `add_torch_parameters` when it is imported, so every process that knows ops knows these values.
 """
@@ -25,7 +25,7 @@ from sophon_loader.pipeline.plain import (
 
 _DTYPES = {str(v).removeprefix("torch."): v for v in vars(torch).values() if isinstance(v, torch.dtype)}
 _TV_TENSORS = ("TVTensor", "Image", "Video", "Mask", "BoundingBoxes", "KeyPoints")
-"""Classes that v2.ToDtype takes a map of; an older torchvision lacks some."""
+"""Classes that may be keys of v2.ToDtype's map; an older torchvision lacks some."""
 
 
 def add_torch_parameters() -> None:

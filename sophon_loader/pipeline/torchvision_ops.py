@@ -1,8 +1,8 @@
 """torchvision's transforms as ops: `v1.X` is torchvision.transforms.X, `v2.X` is torchvision.transforms.v2.X.
 
-In the table is what takes one image or tensor and gives one; `NOT_REGISTERED` says why each other class is not. The
-names are ids on the wire and stay for ever. Tables name the classes and their properties; the rest is about the few
-constructors that do not take back what the object keeps. Nothing is registered here: `op_catalogue.py` does that.
+The table has the transforms that take one image or tensor and give one; `NOT_REGISTERED` says why each other class is
+missing. The names are ids on the wire and stay for ever. Tables list the classes and their properties; the rest handles
+the few constructors whose parameters differ from the object's attributes. `op_catalogue.py` does the registering.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sophon_loader.pipeline.op import Made, OpType, attribute_parameters
 
 _MODULES: dict[str, ModuleType] = {"v1": v1, "v2": v2}
 
-# --- the tables: a class that one of the two modules, or an older torchvision, does not have is passed over ----------
+# --- the tables: classes that one of the two modules, or an older torchvision, lacks are skipped --------------------
 
 _DETERMINISTIC = (
     "CenterCrop",
@@ -85,7 +85,7 @@ _CONTAINERS: dict[str, tuple[str, ...]] = {
     "v2.RandomChoice": ("torch",),
     "v2.RandomOrder": ("torch",),
 }
-"""Classes that hold other transforms, and what they themselves draw from."""
+"""Generators that classes which hold other transforms draw from themselves, by class."""
 _SHRINKING = (
     "CenterCrop",
     "RandomCrop",
@@ -96,7 +96,7 @@ _SHRINKING = (
     "ScaleJitter",
 )
 _IN_TORCH = ("AugMix", "ElasticTransform", "GaussianBlur", "GaussianNoise", "LinearTransformation", "RandomPerspective")
-"""Classes that compute with torch for PIL images as well."""
+"""Classes that compute with torch even for PIL images."""
 _POINTWISE = (
     "ConvertImageDtype",
     "Identity",
@@ -107,7 +107,7 @@ _POINTWISE = (
     "ToPureTensor",
     "ToTensor",
 )
-"""Classes that turn each value into another by itself; see `op.OpType`."""
+"""Classes that change each value by itself; see `op.OpType`."""
 _MAKES: dict[str, Made] = {
     "PILToTensor": "tensor",
     "ToImage": "tensor",
@@ -117,7 +117,7 @@ _MAKES: dict[str, Made] = {
 
 
 def _converts_to_one_dtype(transform: Any) -> bool:
-    # v2.ToDtype takes a map from classes to dtypes too, and the class of a batch is not that of its samples.
+    # v2.ToDtype also takes a map from classes to dtypes, and a batch's class is not that of its samples.
     return isinstance(getattr(transform, "dtype", None), torch.dtype)
 
 
@@ -153,20 +153,20 @@ NOT_REGISTERED: dict[str, str] = {
     "v2.Transform": "is the base class of the others",
     "v2.UniformTemporalSubsample": "acts on videos",
 }
-"""Every other public transform class of torchvision, and why it always stays at the loader."""
+"""All other public transform classes of torchvision, with the reason why each stays at the loader."""
 
 
-# --- constructors that do not take back what the object keeps -------------------------------------------------
+# --- constructors whose parameters differ from the object's attributes ----------------------------------------
 
 
 def _describe_color_jitter_v1(transform: Any) -> Mapping[str, Any]:
-    # It keeps None for "leave alone" but wants 0.
+    # It stores None for "leave alone" but takes 0.
     names = ("brightness", "contrast", "saturation", "hue")
     return {name: getattr(transform, name) or 0 for name in names}
 
 
 def _describe_random_crop_v2(transform: Any) -> Mapping[str, Any]:
-    # It keeps (left, right, top, bottom) but wants (left, top, right, bottom).
+    # It stores (left, right, top, bottom) but takes (left, top, right, bottom).
     params = dict(attribute_parameters(v2.RandomCrop)(transform))
     if params["padding"] is not None:
         left, right, top, bottom = params["padding"]
@@ -175,13 +175,13 @@ def _describe_random_crop_v2(transform: Any) -> Mapping[str, Any]:
 
 
 def _describe_random_erasing_v2(transform: Any) -> Mapping[str, Any]:
-    # It keeps None for "random".
+    # It stores None for "random".
     params = attribute_parameters(v2.RandomErasing)(transform)
     return {**params, "value": "random" if params["value"] is None else params["value"]}
 
 
 def _build_random_choice_v2(transforms: Any, p: Any) -> Any:
-    # It keeps p / sum(p); dividing once more would change the last bit.
+    # It stores p / sum(p); dividing once more would change the last bit.
     choice = v2.RandomChoice(transforms, p)
     choice.p = p
     return choice
@@ -207,7 +207,7 @@ _BUILD: dict[str, Callable[..., Any]] = {"v2.RandomChoice": _build_random_choice
 
 
 def op_types() -> Iterator[tuple[type, OpType]]:
-    """Each class with its op type: torchvision's transforms, and the two of torch's modules that pipelines hold."""
+    """Yield each class with its op type: torchvision's transforms, and the two torch modules that pipelines hold."""
     for name, draws in _draws_by_name().items():
         prefix, cls_name = name.split(".")
         cls = getattr(_MODULES[prefix], cls_name, None)

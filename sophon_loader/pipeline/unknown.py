@@ -1,4 +1,4 @@
-"""Why an op stays at the loader, and what its author can do."""
+"""Explains why an op stays at the loader, and what its author can do."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, p
 _REGISTER = "register it at both ends (register_op)"
 _PLAIN = "give it plain values and registered ops only"
 _OF_VALUE = (np.ndarray, np.generic, torch.Tensor, enum.Enum)
-"""Some values of these types are sent, so the type alone does not say why another one is not."""
+"""Types with some values that are sent, so the type alone does not explain why another value is not."""
 _FAILS = (PipelineError, AttributeError, TypeError, ValueError, RuntimeError)
 _FIRST = "put it behind the ops that an agent is to run"
 
 
 def why_local(op: Op, *, first: bool) -> str:
-    """Why an op without a description has none, and the remedy.
+    """Return the reason why an op has no description, and the remedy.
 
     Args:
-        op: of a chain.
-        first: whether it is the first op behind decoding, so that no other one can run at an agent.
+        op: an op of a chain.
+        first: True if it is the first op behind decoding, so that no other op can run at an agent.
     """
     reason, remedy = _reason(op)
     if first and isinstance(op.call, _FUNCTIONS):
@@ -46,13 +46,13 @@ def why_local(op: Op, *, first: bool) -> str:
 
 
 def no_op_for_agents(chains: Sequence[Chain]) -> str:
-    """Why no agent can run an op besides decoding; "" if one can, or there is no other op."""
+    """Return the reason why no agent can run any op besides decoding; "" if one can, or there is no other op."""
     notes = [note for chain in chains for note in notes_on_local_ops(chain)]
     return notes[0] if notes and all(chain.describable <= 1 for chain in chains) else ""
 
 
 def notes_on_local_ops(chain: Chain) -> list[str]:
-    """Why the ops that agents do not run have to stay here, if there are any."""
+    """Return a note on the first op that agents cannot run; [] if there is none."""
     position = chain.describable
     return [
         f"{op.label} and the ops behind it stay at the loader: {why_local(op, first=position == 1)}"
@@ -61,7 +61,7 @@ def notes_on_local_ops(chain: Chain) -> list[str]:
 
 
 def _reason(op: Op) -> tuple[str, str]:
-    """Why, and what helps."""
+    """Return (reason, remedy)."""
     cls, unregistered = type(op.call), "the op is not registered"
     if op.spec is not None:
         return "with it, the description of the pipeline is too large to send", "give it smaller parameters"
@@ -84,7 +84,7 @@ def _reason(op: Op) -> tuple[str, str]:
 
 
 def _of_parameters(op_type: OpType, transform: Any) -> tuple[str, str]:
-    """Why a registered op has no description, and what helps."""
+    """Return (reason, remedy) for a registered op without a description."""
     try:
         parameters = dict(op_type.describe(transform))
     except _FAILS:

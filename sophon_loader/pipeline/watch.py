@@ -1,7 +1,7 @@
-"""Whether transforms still are what they were, looked at before each batch: some microseconds for a usual pipeline.
+"""Notices changed transforms, by a check before each batch that takes some microseconds for a usual pipeline.
 
-Looked at is what `chain.py` has made something of: the steps that transforms hold, and the parameters that have been
-described. Any other op runs as the object that it is, so what is changed of it acts by itself.
+It watches everything that `chain.py` has derived something from: the steps that transforms hold, and described
+parameters. Any other op runs as the object itself, so changes to it take effect by themselves.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ _COLLECTIONS = (list, dict, set)
 
 
 class Watch:
-    """A look at some transforms, to be compared with what they are later.
+    """Snapshot of some transforms, to compare with their later state.
 
-    Tells changes in place as well. An alarm may be false, after an assignment of an equal object; the ops themselves
-    (`op_of`) say what has changed.
+    It also notices changes in place. An alarm may be false, after an assignment of an equal object; the ops themselves
+    (`op_of`) show what has changed.
 
     Args:
-        transforms: of which the steps are looked at, down to the ops, and not these.
-        ops: transforms whose parameters are looked at: those that have a description, which bounds their size.
-        attributes: objects, each with the names of attributes of which it is looked at whether they were replaced, or
-            are lists of another length.
+        transforms: objects whose steps are watched, down to the ops, but not the ops.
+        ops: transforms whose parameters are watched: those with a description, which bounds their size.
+        attributes: objects, each with names of attributes that are watched for replacement, and lists for their length.
 
     Example:
         >>> watch = Watch([], [dataset.transform.transforms[0]], [(dataset, ["transform"])])
@@ -46,7 +45,7 @@ class Watch:
     def __init__(
         self, transforms: Iterable[Any], ops: Iterable[Any], attributes: Iterable[tuple[Any, Sequence[str]]] = ()
     ) -> None:
-        # Compared as two lists, all at once: by identity first, then by value.
+        # Compared as two whole lists: by identity first, then by value.
         self._live: list[Any] = []
         self._kept: list[Any] = []
         self._empty: list[Any] = []
@@ -61,7 +60,7 @@ class Watch:
         self._note(ops)
 
     def changed(self) -> bool:
-        """Whether something is not what it was."""
+        """Return True if a watched object differs from the snapshot."""
         try:
             return (
                 self._live != self._kept
@@ -76,7 +75,7 @@ class Watch:
             return True
 
     def _note_steps(self, transform: Any) -> None:
-        """What `presets.steps_of` looks into: objects that hold steps, and the lists in them."""
+        """Note the objects that `presets.steps_of` reads: those that hold steps, and the lists in them."""
         if steps_of(transform) == [transform] or self._is_met(transform):
             return
         self._keep(vars(transform))
@@ -89,7 +88,7 @@ class Watch:
                 self._note_steps(value)
 
     def _note(self, values: Iterable[Any]) -> None:
-        """Parameters of ops, and those of the ops among them."""
+        """Note parameters of ops, and of the ops among them."""
         for value in values:
             if self._is_met(value):
                 continue

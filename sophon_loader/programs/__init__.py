@@ -1,1 +1,1 @@
-"""What a sample does to its file, in numbers: programs, for every kind of file and at both ends of the wire."""
+"""Programs: the steps, with numbers, that samples apply to their files, for every kind of file."""

@@ -1,7 +1,7 @@
-"""A program: a file, and the steps with numbers that a sample applies to it, all drawn.
+"""Programs: a file, and the steps with drawn numbers that a sample applies to it.
 
-Nothing here knows what a file holds. A kind (`sophon_loader.kinds`) says which steps there are, what they take and
-make, and at which places a program can be cut.
+Nothing here knows what a file holds. A kind (`sophon_loader.kinds`) lists the steps, their inputs and results, and the
+places at which a program can be cut.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from sophon_loader.errors import ProgramRefused
 from sophon_loader.wire.counting import holds_more
 
 Step = tuple[Any, ...]
-"""A primitive's name, and its numbers: `("crop", 10, 20, 234, 244)`."""
+"""A primitive's name and its numbers: `("crop", 10, 20, 234, 244)`."""
 
 MAX_STEPS = 32
-"""Of one program. The longest that torchvision's and timm's presets make has under ten."""
+"""Steps of one program. The longest of torchvision's and timm's presets has under ten."""
 MAX_PROGRAM_NBYTES = 16_384
-"""Packed. The longest step is a point table of 256 bytes a band."""
+"""Bytes of a packed program. The longest step is a point table of 256 bytes per band."""
 MAX_PROGRAM_VALUES = 4096
 """Numbers and texts of one packed program."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a program may take, checked before any of its file is read.
+    """Limits of one program, checked before its file is read.
 
     Args:
-        px: of an image, or whatever a kind counts, behind any step.
-        work: multiplications of all steps together, or CPU time in those: a resize takes its output px times its taps.
-        nbytes: of one step's input, output and what it needs between them.
+        px: size of an image, or of another kind's value, behind any step.
+        work: multiplications of all steps, or their CPU time in multiplications. A resize takes its output px times its
+            taps.
+        nbytes: bytes of one step's input, output and temporary memory.
     """
 
     px: float = 1 << 28
@@ -44,11 +45,11 @@ class Limits:
 
 
 class Cost(NamedTuple):
-    """What a step takes, known before it runs.
+    """Cost of a step, known before it runs.
 
     Args:
-        work: multiplications, or as many moves of a value.
-        nbytes: of its output, and of what it needs until it has that.
+        work: multiplications, or an equal number of moves of a value.
+        nbytes: bytes of its output and temporary memory.
     """
 
     work: float
@@ -56,38 +57,44 @@ class Cost(NamedTuple):
 
 
 class Kind(Protocol):
-    """What a kind of file says about its programs."""
+    """Rules of one kind of file for its programs."""
 
     name: str
     segments: tuple[str, ...]
     """Places at which a program can be cut, in order."""
 
     def check(self, made_for: tuple[Any, ...], steps: Sequence[Step], limits: Limits) -> Cost:
-        """See that each step takes what the one before it makes, within the limits; all that they take.
+        """Check that each step accepts the previous step's result within the limits; return the cost of all steps.
+
+        Args:
+            made_for: facts about the file, as in `Program`.
+            steps: the steps in order.
+            limits: highest allowed costs.
 
         Raises:
-            ProgramRefused: it does not.
+            ProgramRefused: a step does not fit, or a limit is exceeded.
         """
 
     def fixed(self, step: Step) -> Step | None:
-        """A step without the numbers that vary from sample to sample; None for one that only some samples have.
+        """Return a step without the numbers that vary from sample to sample; None for a step that only some samples
+        have.
 
         Raises:
-            ProgramRefused: there is no such step.
+            ProgramRefused: the kind has no such step.
         """
 
 
 @dataclass(frozen=True)
 class Program:
-    """What one sample does to one file.
+    """The steps that one sample applies to one file.
 
     Args:
         kind: name of the kind of the file, `"image"`.
-        file: its key, relative to the dataset's root.
-        made_for: what the kind says of the file that the numbers were drawn for: of a picture width, height, mode.
-            Whoever runs the program sees that the file is still such a one.
-        steps: in order.
-        table: name of the table that the values behind the last step are looked up in; "" for none.
+        file: key of the file, relative to the dataset's root.
+        made_for: the kind's facts about the file for which the numbers were drawn: width, height and mode of a picture.
+            Before a program runs, the file is checked against them.
+        steps: the steps in order.
+        table: name of the table in which the last step's values are looked up; "" for none.
 
     Example:
         >>> program = Program("image", "cat/1.jpg", (500, 375, "RGB"), (("crop", 0, 0, 9, 9),))
@@ -102,17 +109,17 @@ class Program:
     table: str = ""
 
     def pack(self) -> bytes:
-        """As msgpack: [kind, file, made for, steps, table]."""
+        """Return the program as msgpack: [kind, file, made for, steps, table]."""
         row = [self.kind, self.file, self.made_for, self.steps, self.table]
         packed: bytes = msgpack.packb(row, unicode_errors="surrogateescape")
         return packed
 
     @staticmethod
     def unpack(packed: bytes) -> Program:
-        """The inverse of `pack`; of whatever bytes, in bounded time. Whether a kind takes it, `check` says.
+        """Read any bytes as a packed program, in bounded time. The kind's `check` decides if its steps are valid.
 
         Raises:
-            ProgramRefused: it is not a packed program, or too long.
+            ProgramRefused: the bytes are not a packed program, or too many.
         """
         if len(packed) > MAX_PROGRAM_NBYTES or holds_more(packed, MAX_PROGRAM_VALUES):
             raise ProgramRefused(
@@ -132,10 +139,10 @@ class Program:
         return Program(kind, file, made_for, steps, table)
 
     def signature(self, kind: Kind) -> tuple[Step, ...]:
-        """Its steps without what varies from sample to sample: what costs are learnt for.
+        """Return the steps without the numbers that vary from sample to sample. Costs are learnt per signature.
 
         Raises:
-            ProgramRefused: the kind knows no such step.
+            ProgramRefused: the kind has no such step.
         """
         return tuple(fixed for step in self.steps if (fixed := kind.fixed(step)) is not None)
 
@@ -147,14 +154,14 @@ def _refuse(*_: Any) -> NoReturn:
 _unpackb = partial(
     msgpack.unpackb, use_list=False, unicode_errors="surrogateescape", object_hook=_refuse, ext_hook=_refuse
 )
-"""What it gives can be hashed, down to the last value."""
+"""Unpacks msgpack into values that can be hashed, down to the innermost."""
 
 
 def whole_numbers(values: Sequence[Any], least: int, most: int) -> bool:
-    """Whether all are ints, none of them a bool, within bounds."""
+    """Return True if all values are ints, not bools, from `least` to `most`."""
     return all(type(value) is int and least <= value <= most for value in values)
 
 
 def finite_numbers(values: Sequence[Any], most: float) -> bool:
-    """Whether all are ints or floats, finite, and no larger than `most`, whatever their sign."""
+    """Return True if all values are ints or floats, finite, and at most `most` in absolute value."""
     return all(type(value) in (int, float) and abs(value) <= most for value in values)

@@ -1,4 +1,4 @@
-"""What an actor of a Ray cluster that keeps an agent says of it: one text, which Ray's head lists. No key in it."""
+"""Text by which an actor of a Ray cluster describes its agent, as Ray's head lists it. It holds no key."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from collections.abc import Iterable
 from sophon_loader.wire.entry import is_endpoint
 
 ACTOR_CLASS = "SophonAgent"
-"""The name of the actor's class, by which loaders find it."""
+"""Name of the actor's class, by which loaders find it."""
 
 
 def actor_text(endpoint: str, exports: Iterable[str]) -> str:
-    """The actor's `repr`: where its agent listens, and the names of what that serves.
+    """Return the actor's `repr`: the agent's address, then the names of its exports.
+
+    Args:
+        endpoint: `tcp://host:port`.
+        exports: names without spaces.
 
     Example:
         >>> actor_text("tcp://10.0.0.7:40123", ["imagenet"])
@@ -21,6 +25,6 @@ def actor_text(endpoint: str, exports: Iterable[str]) -> str:
 
 
 def parse_actor(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """The inverse of `actor_text`; None for any other text."""
+    """Return (endpoint, exports' names) of what `actor_text` wrote; None for any other text."""
     endpoint, *exports = text.split(" ")
     return (endpoint, tuple(exports)) if is_endpoint(endpoint) and all(exports) else None

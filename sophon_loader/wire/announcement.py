@@ -1,4 +1,4 @@
-"""The line that an agent prints once loaders can connect to it, and how whoever started the agent reads it."""
+"""Writes and reads the line that an agent prints once loaders can connect to it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any
 from sophon_loader.errors import AgentUnreachable, MalformedMessage
 
 START_S = 60.0
-"""How long an agent may take to announce itself: a worker needs some seconds to import torch, and several times that on
-a busy machine."""
+"""Seconds that an agent may take to announce itself. A worker needs some seconds to import torch, and several times
+that on a busy machine."""
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """Where an agent listens and what it serves: one line of JSON on its standard output.
+    """Address and exports of a started agent: one line of JSON on its standard output.
 
     Args:
         endpoint: `tcp://host:port`, without an export.
-        exports: name -> folder.
-        workers: processes that run ops.
-        pid: of the agent.
+        exports: folders by the exports' names.
+        workers: number of processes that run ops.
+        pid: process id of the agent.
 
     Example:
         >>> Announcement.parse('{"endpoint": "tcp://127.0.0.1:5555", "exports": {}, "workers": 2, "pid": 1}').workers
@@ -39,15 +39,15 @@ class Announcement:
     pid: int
 
     def line(self) -> str:
-        """The line, without its end; ASCII, whatever the folders are called."""
+        """Return the line without its newline, in ASCII."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def parse(line: str | bytes) -> Announcement:
-        """The inverse of `line`.
+        """Read what `line` wrote.
 
         Raises:
-            MalformedMessage: it is none.
+            MalformedMessage: the line is not an announcement.
         """
         try:
             return Announcement(**json.loads(line))
@@ -56,11 +56,11 @@ class Announcement:
 
 
 class Awaited:
-    """The announcement of an agent that starts, as far as it has been read.
+    """Waits for a starting agent's announcement, piece by piece.
 
     Args:
-        process: started with its standard output in a pipe; the line is taken from there.
-        timeout_s: how long it may take to come, from now on.
+        process: started with stdout=subprocess.PIPE, from which the line is read.
+        timeout_s: seconds that it may take, from now on.
 
     Example:
         >>> awaited = Awaited(process)
@@ -77,10 +77,10 @@ class Awaited:
         self._said = b""
 
     def heard(self, wait_s: float) -> Announcement | None:
-        """The announcement; None if it has not come within `wait_s`.
+        """Return the announcement; None if it has not arrived within `wait_s` seconds.
 
         Raises:
-            AgentUnreachable: the agent ended, or has said nothing in all the time that it may take.
+            AgentUnreachable: the agent ended, or `timeout_s` has passed.
         """
         end_s = time.monotonic() + wait_s
         with selectors.DefaultSelector() as selector:
@@ -104,14 +104,14 @@ class Awaited:
 
 
 def announced(process: subprocess.Popen[Any], timeout_s: float = START_S) -> Announcement:
-    """Wait for the announcement of an agent.
+    """Wait for a starting agent and return its announcement.
 
     Args:
-        process: started with its standard output in a pipe; the line is taken from there.
-        timeout_s: from now on.
+        process: started with stdout=subprocess.PIPE, from which the line is read.
+        timeout_s: seconds to wait, from now on.
 
     Raises:
-        AgentUnreachable: it ended, or said nothing within `timeout_s`.
+        AgentUnreachable: the agent ended, or did not announce itself within `timeout_s`.
     """
     awaited = Awaited(process, timeout_s)
     while (found := awaited.heard(timeout_s)) is None:

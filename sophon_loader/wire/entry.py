@@ -1,4 +1,4 @@
-"""An agent's entry in a folder that is a roster: a JSON file, written by the agent, read by loaders. No key in it."""
+"""An agent's entry in a roster's folder: a JSON file that the agent writes and loaders read. It holds no key."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from dataclasses import asdict, dataclass
 from sophon_loader.errors import MalformedMessage
 
 REWRITTEN_S = 5.0
-"""How often an agent writes its entry anew."""
+"""Seconds between two writes of an agent's entry."""
 GONE_S = 30.0
-"""An entry that a reader has seen unchanged for so long is that of an agent that is gone."""
+"""Seconds without a change after which a reader considers the entry's agent gone."""
 MAX_ENTRY_NBYTES = 64 << 10
 SUFFIX = ".json"
-"""End of an entry's name. A name that begins with a dot is that of a file in the making."""
+"""End of an entry's name. A name that begins with a dot belongs to a file that is being written."""
 MAX_ADDRESSES, MAX_EXPORTS = 16, 4096
 MAX_NAME_LENGTH = 255
 _HOST = r"(?:[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252})|\[[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9._-]{1,32})?\])"
 _PLACE = re.compile(rf"({_HOST})(?::([0-9]{{1,5}}))?")
 _ENDPOINT = re.compile(rf"tcp://{_HOST}:([0-9]{{1,5}})")
-"""Nothing else that ZeroMQ takes: not `tcp://source;destination`, no Unix socket, no other transport."""
+"""Only this form of all that ZeroMQ accepts: no `tcp://source;destination`, no Unix socket, no other transport."""
 
 
 @dataclass(frozen=True)
 class AgentEntry:
-    """What an agent says of itself.
+    """Addresses, instance and exports of one agent.
 
     Args:
-        addresses: `tcp://host:port`, one or several of the same agent.
-        instance: as in its greeting; another one after each start.
-        exports: names of all that it serves.
+        addresses: one or more `tcp://host:port` of the agent.
+        instance: id from the agent's greeting; each start has another one.
+        exports: names of all its exports.
 
     Example:
         >>> AgentEntry.parse(AgentEntry(["tcp://fileserver:5555"], "5f0c", ["imagenet"]).text()).exports
@@ -43,15 +43,15 @@ class AgentEntry:
     exports: Sequence[str]
 
     def text(self) -> str:
-        """The file's content: one line of ASCII."""
+        """Return the file's content: one line of ASCII."""
         return json.dumps(asdict(self)) + "\n"
 
     @staticmethod
     def parse(text: str | bytes) -> AgentEntry:
-        """The inverse of `text`. What a later release adds is not looked at.
+        """Read what `text` wrote. Fields added by a later release are ignored.
 
         Raises:
-            MalformedMessage: it is none. The text may be anything at all.
+            MalformedMessage: the text, which may be anything, is not an entry.
         """
         if len(text) > MAX_ENTRY_NBYTES:
             raise MalformedMessage(f"an entry must have at most {MAX_ENTRY_NBYTES >> 10} KiB, got more")
@@ -74,13 +74,13 @@ class AgentEntry:
 
 
 def is_endpoint(text: str) -> bool:
-    """Whether a text is `tcp://HOST:PORT`, with brackets around an address of IPv6."""
+    """Return True if the text is `tcp://HOST:PORT`; an IPv6 address needs brackets."""
     match = _ENDPOINT.fullmatch(text)
     return match is not None and 0 < int(match[1]) < 1 << 16
 
 
 def host_and_port(text: str) -> tuple[str, int | None] | None:
-    """Host and port of `HOST[:PORT]`; None if the text is something else."""
+    """Return (host, port or None) of `HOST[:PORT]`; None if the text is something else."""
     match = _PLACE.fullmatch(text)
     if match is None:
         return None

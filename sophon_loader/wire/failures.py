@@ -1,4 +1,4 @@
-"""The kinds of failure on the wire, and the exception of each: the agent raises it, the loader raises it again."""
+"""Kinds of failure on the wire and their exceptions: the agent raises one, and the loader raises it again."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ _FAILURES = {error: failure for failure, error in _ERRORS.items()}
 
 
 def error_of(failure: str, text: str) -> SophonError:
-    """The exception for a kind of failure; an unknown kind is an AgentError that names it.
+    """Return the exception for a kind of failure. An unknown kind gives an AgentError that names it.
 
     Args:
         failure: one of `Failure`, or a word that this release does not know.
-        text: what the agent says.
+        text: the agent's message.
     """
     cls = _ERRORS.get(failure)
     return cls(text) if cls is not None else AgentError(f"{failure}: {text}")
 
 
 def failure_of(error: SophonError) -> str:
-    """The kind of failure that tells a loader of `error`.
+    """Return the kind of failure that stands for `error` on the wire.
 
     Raises:
-        KeyError: no kind stands for its class; an error that can reach a loader must be in the table.
+        KeyError: the error's class has no kind. Each error that can reach a loader must be in the table.
     """
     return _FAILURES[type(error)]

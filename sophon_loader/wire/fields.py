@@ -1,8 +1,8 @@
-"""What a field of a message may hold: named types with their limits, and the checks made of them.
+"""Types of message fields, with their limits and checks.
 
 messages.py annotates its fields with `Any`, `bool`, `int`, `float`, `str`, `bytes`, `list[T]`, `dict[K, V]`, a
-NamedTuple of these, or one of the named types below. Every number with a meaning has a range: what is outside is
-refused here, before anybody calculates with it.
+NamedTuple of these, or one of the named types below. Each number with a meaning has a range; a value outside is refused
+here, before any code calculates with it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Check = Callable[[Any], bool]
 
 @dataclass(frozen=True)
 class Range:
-    """Marks a number with limits, both included. They are finite, so NaN and infinity are never within them."""
+    """Marks a number as limited, both limits included. They are finite, so NaN and infinity never pass."""
 
     least: float
     most: float
@@ -27,14 +27,14 @@ class Range:
 
 @dataclass(frozen=True)
 class AtMost:
-    """Marks a list of at most so many `entries`."""
+    """Marks a list as having at most this many `entries`."""
 
     entries: int
 
 
 @dataclass(frozen=True)
 class NoneOr:
-    """Marks bytes of which there are none, or `nbytes`."""
+    """Marks bytes as either empty or `nbytes` long."""
 
     nbytes: int
 
@@ -42,26 +42,27 @@ class NoneOr:
 Natural = Annotated[int, Range(0, MAX_UINT)]
 Positive = Annotated[int, Range(1, MAX_UINT)]
 Stage = Annotated[int, Range(0, MAX_OPS)]
-"""A stage of a pipeline: so many leading ops."""
+"""Stage of a pipeline: the number of leading ops that have run."""
 FileSize = Annotated[int, Range(0, MAX_PAYLOAD_NBYTES)]
 KeySize = Annotated[int, Range(-2, (1 << 63) - 1)]
-"""The size of the file of a key, or why there is none."""
+"""Size in bytes of a key's file; if negative, the reason why it has none."""
 PackedHeader = Annotated[bytes, NoneOr(12)]
-"""The header of a file, packed by its kind; none where nobody has told it."""
+"""Header of a file, packed by its kind; empty if unknown."""
 Seconds = Annotated[float, Range(0, 1e9)]
 Times = Annotated[list[Seconds], AtMost(MAX_OPS + 2)]
-"""Seconds of reading, of each op, and of encoding."""
+"""CPU seconds of reading, of each op, and of encoding."""
 Cores = Annotated[float, Range(1e-6, 1e6)]
 Price = Annotated[float, Range(0, 1e9)]
 Prices = Annotated[list[Price], AtMost(4)]
-"""None; or those of a byte on the wire, of a CPU second at the agent, and of one at the loader, and for which cores."""
+"""Empty, or up to four: price of a byte on the wire, of a CPU second at the agent, of one at the loader; then cores per
+worker."""
 
 
 def check_of(hint: Any) -> Check:
-    """A predicate for values of the type `hint`, as msgpack reads them.
+    """Return a predicate for values of type `hint` as msgpack reads them.
 
     Raises:
-        TypeError: `hint` is none of the types that a field may have.
+        TypeError: a field may not have the type `hint`.
     """
     origin, arguments = get_origin(hint), get_args(hint)
     if hint in _PLAIN:
@@ -80,12 +81,13 @@ def check_of(hint: Any) -> Check:
 
 
 def misfit(hint: Any, value: Any, where: str) -> str:
-    """What is wrong with a value that the check of `hint` refuses: names the innermost part, its rule and its value.
+    """Describe why the check of `hint` refuses a value: the name of its innermost wrong part, the rule, the part's
+    value.
 
     Args:
-        hint: the type of the field.
-        value: what msgpack has read.
-        where: what the value is called, e.g. `Fetch.items`.
+        hint: type of the field.
+        value: the value that msgpack read.
+        where: name of the value for the text, e.g. `Fetch.items`.
     """
     for name, inner, parts in _parts(hint, value):
         check = check_of(inner)
@@ -96,7 +98,7 @@ def misfit(hint: Any, value: Any, where: str) -> str:
 
 
 def short(value: Any) -> str:
-    """Like repr, but bounded in length and depth, since what is shown may be anything."""
+    """Return a repr of bounded length and depth, because the value may be anything."""
     text = reprlib.repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -127,9 +129,9 @@ def _check_within(base: Any, limit: Range | AtMost | NoneOr) -> Check:
 
 
 def _parts(hint: Any, value: Any) -> Iterator[tuple[str, Any, list[Any]]]:
-    """What is inside a value that as a whole is of type `hint`: triples of a name for each part, their type, the parts.
+    """Yield the parts of a value that has the outer type `hint`: (name of a part, type of the parts, parts).
 
-    The name of part n is `name.format(n)`.
+    `name.format(n)` is the name of part n.
     """
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
@@ -161,7 +163,7 @@ def _rule(hint: Any) -> str:
 
 
 def _is_row(hint: Any) -> bool:
-    """Whether this is a NamedTuple, which crosses as an array of its fields."""
+    """True if this is a NamedTuple, which is sent as an array of its fields."""
     return get_origin(hint) is None and isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields")
 
 

@@ -1,9 +1,9 @@
-"""Messages to header bytes and back.
+"""Packs messages into frames and reads them back.
 
-A message is one header frame, msgpack `[version, kind, field, ...]` under a seal, and for the kinds of `WITH_PAYLOAD`
-a payload, which is read for its checksum and, unless it is large and comes in several frames, never copied. The seal
-is two checksums: of the payload, and of all before it in the header. So a header can be trusted without its payload,
-and says whose payload is damaged.
+A message has one header frame: msgpack `[version, kind, field, ...]` and a seal. The kinds in `WITH_PAYLOAD` add a
+payload, which is read once for its checksum and copied only if it is so large that it arrives in several frames. The
+seal is two checksums: of the payload, and of everything before it in the header. So a header can be trusted without its
+payload, and identifies whose payload is damaged.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ from sophon_loader.wire.messages import (
 from sophon_loader.wire.version import HANDSHAKE, VERSIONS
 
 Frame = bytes | bytearray | memoryview
-# File names are bytes to the operating system; those that are not UTF-8 must cross too.
+# File names are bytes to the operating system; names that are not UTF-8 must be sent, too.
 _packer = partial(msgpack.packb, use_bin_type=True, unicode_errors="surrogateescape")
 _SHORT_NBYTES = 1 << 10
-"""A header of so many bytes is read without counting first: it holds no more values than bytes."""
+"""Bytes up to which a header is read without counting its values first: it holds no more values than bytes."""
 _BY_KIND: dict[int, type[Message]] = {cls.KIND: cls for cls in MESSAGES}
 _CHECKSUM_NBYTES = 8
 SEAL_NBYTES = 2 * _CHECKSUM_NBYTES
 
 
 def pack(message: Message, payload: bytes | bytearray | memoryview = b"") -> bytes:
-    """The header frame of a message.
+    """Return the header frame of a message.
 
     Args:
-        message: what it says.
-        payload: the frame that goes behind it; b"" for the kinds without.
+        message: the message.
+        payload: the frame after it; b"" for kinds without a payload.
 
     Raises:
         MessageTooLong: the header is over its limit.
@@ -72,27 +72,27 @@ def pack(message: Message, payload: bytes | bytearray | memoryview = b"") -> byt
 
 
 def seal(row: bytes, payload: bytes | bytearray | memoryview = b"") -> bytes:
-    """A header frame: a packed row and its seal.
+    """Return a header frame: the packed row and its seal.
 
     Args:
-        row: msgpack.
-        payload: the frame that goes behind it; b"" for the kinds without.
+        row: the header's msgpack.
+        payload: the frame after it; b"" for kinds without a payload.
     """
     row += xxh3_64_digest(payload)
     return row + xxh3_64_digest(row)
 
 
 def unpack_request(header: bytes | memoryview) -> Message:
-    """`unpack` within the limits of what a loader sends."""
+    """Return the message of a loader's header frame: `unpack` with the smaller limits of requests."""
     return _unpack(header, MAX_REQUEST_NBYTES, MAX_REQUEST_VALUES)
 
 
 def unpack(header: bytes | memoryview) -> Message:
-    """The message of a header frame. What answers a request names that in the error's `request`.
+    """Return the message of a header frame. An error in an answer carries the request's id as `request`.
 
     Raises:
-        MessageTooLong: over MAX_HEADER_NBYTES or MAX_HEADER_VALUES.
-        VersionMismatch: stamped with a version not spoken here.
+        MessageTooLong: the header exceeds MAX_HEADER_NBYTES or MAX_HEADER_VALUES.
+        VersionMismatch: the message has a version that is not in VERSIONS.
         CorruptMessage: it is not what was sent.
         MalformedMessage: anything else that docs/wire.md does not allow.
     """
@@ -113,17 +113,17 @@ def _unpack(header: bytes | memoryview, max_nbytes: int, max_values: int) -> Mes
 
 
 def _opened(header: bytes | memoryview) -> list[Any]:
-    """The row of a header frame whose seal is whole. A handshake comes without, and what a release without seals says.
+    """Check the seal of a header frame and return its row. Handshakes and messages of old releases have no seal.
 
     Raises:
-        CorruptMessage: the seal does not fit.
-        MalformedMessage: it does, around something else than a row.
+        CorruptMessage: the checksum is wrong.
+        MalformedMessage: the checksum is right, but the content is not a row.
     """
     malformed = None
     if header[-_CHECKSUM_NBYTES:] == xxh3_64_digest(header[:-_CHECKSUM_NBYTES]):
         try:
             return _row(header[:-SEAL_NBYTES])
-        except MalformedMessage as error:  # or a handshake that ends in its own checksum, as somebody may have it
+        except MalformedMessage as error:  # or a handshake that happens to end in its own checksum
             malformed = error
     try:
         row = _row(header)
@@ -132,7 +132,7 @@ def _opened(header: bytes | memoryview) -> list[Any]:
     if not row or row[0] in VERSIONS:
         raise malformed or CorruptMessage(
             f"message header must end in its checksum, got {short(bytes(header[-40:]))}; it was damaged on its way, or "
-            "never one of ours"
+            "is no message of this protocol"
         )
     return row
 
@@ -166,16 +166,16 @@ def _message_of(row: list[Any]) -> Message:
 
 
 def has_payload(message: Message) -> bool:
-    """Whether a payload frame follows the header."""
+    """Return True if a payload frame follows the header."""
     return isinstance(message, WITH_PAYLOAD)
 
 
 def frames_of(header: Frame, payload: Frame) -> list[Frame]:
-    """A message as it is sent.
+    """Return a message's frames as they are sent.
 
     Args:
-        header: packed.
-        payload: in as many frames behind it as it takes, of `MAX_FRAME_NBYTES` each but for the last.
+        header: packed header.
+        payload: sent after it in frames of `MAX_FRAME_NBYTES`, the last one shorter.
     """
     if len(payload) <= MAX_FRAME_NBYTES:
         return [header, payload]
@@ -184,10 +184,10 @@ def frames_of(header: Frame, payload: Frame) -> list[Frame]:
 
 
 def payload_of(frames: Sequence[Frame]) -> Frame | None:
-    """The payload of a message that has come; None where it has none.
+    """Return the payload of a received message; None if it has none.
 
     Args:
-        frames: behind its header.
+        frames: frames after the header.
 
     Raises:
         MessageTooLong: it is over `MAX_PAYLOAD_NBYTES`.
@@ -200,15 +200,15 @@ def payload_of(frames: Sequence[Frame]) -> Frame | None:
 
 
 def check_frames(message: Message, header: bytes | memoryview, payload: Frame | None) -> None:
-    """Check that the frames of a message are those of its kind, and the payload the one that was sent.
+    """Check that a message has the frames of its kind, and that its payload arrived undamaged.
 
     Args:
         message: the header, unpacked.
-        header: as it came.
-        payload: behind the header, None when there is none.
+        header: as received.
+        payload: as received; None if there is none.
 
     Raises:
-        MalformedMessage: a payload is missing or not wanted.
+        MalformedMessage: a payload is missing, or the kind has none.
         MessageTooLong: it is over MAX_PAYLOAD_NBYTES.
         CorruptMessage: it is not what was sent.
     """
@@ -247,7 +247,7 @@ def _row(header: bytes | memoryview) -> list[Any]:
 
 
 def _checks_of(cls: type[Message]) -> list[tuple[str, Any, Check]]:
-    """The name, type and check of each field."""
+    """Return (name, type, check) of each field."""
     hints = get_type_hints(cls, include_extras=True)
     return [(f.name, hints[f.name], check_of(hints[f.name])) for f in fields(cls)]
 
@@ -264,9 +264,9 @@ _ROWS: dict[type[Message], tuple[int, type[Item | Offer | ProgramItem]]] = {
     FetchPrograms: (_place_of(FetchPrograms, "items"), ProgramItem),
     Sample: (_place_of(Sample, "offers"), Offer),
 }
-"""Where a message has rows, and of what type: msgpack knows arrays only."""
+"""(Index of the field with rows, the rows' type) of messages that have one; msgpack itself only knows arrays."""
 
 
 def content_hash(registration: bytes) -> str:
-    """The name under which a pipeline is registered: SHA-256, first 32 hex digits."""
+    """Return the name under which a pipeline is registered: the first 32 hex digits of its SHA-256."""
     return hashlib.sha256(registration).hexdigest()[:32]

@@ -1,9 +1,9 @@
-"""Every message, as a frozen dataclass whose fields are, in order, the fields on the wire; fields.py has their types.
+"""Messages as frozen dataclasses, with the fields in the order of the wire; fields.py has their types.
 
-`VERSION` is the protocol version that a kind has had its fields since, which is stamped on it. So a release that knows
-more kinds goes on speaking with one that does not.
+`VERSION` is the protocol version that gave a kind its present fields, and is sent with it. So a release that knows more
+kinds still speaks with an older one.
 
-`docs/wire.md` is the specification; `tests/unit/wire/test_specification.py` holds the two together.
+`docs/wire.md` is the specification; `tests/unit/wire/test_specification.py` compares the two.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sophon_loader.wire.version import HANDSHAKE
 
 
 class Failure:
-    """The kinds of failure that `Failed` and `Refused` carry."""
+    """Kinds of failure that `Failed` and `Refused` carry."""
 
     VERSION = "version"
     MALFORMED = "malformed"
@@ -46,14 +46,17 @@ class Failure:
 
 
 CHEAPEST = "*"
-"""Stands in an item's `encoding` for whatever is cheapest at the request's prices, at any cut up to the item's."""
+"""Value of an item's `encoding` that asks for the cheapest choice at the request's prices, up to the item's cut."""
 
 
 class Item(NamedTuple):
     """One wanted sample of a Fetch.
 
-    `id` is the loader's own number of the request, `sample` the sample's index, and `occurrence` how often the
-    iteration has met that index before: 0 for the first time. `key` is the file's path in the export.
+    Args:
+        id: the loader's own number of the request.
+        sample: the sample's index.
+        occurrence: number of earlier occurrences of that index in the iteration.
+        key: path of the file in the export.
     """
 
     id: Natural
@@ -65,12 +68,15 @@ class Item(NamedTuple):
 
 
 class ProgramItem(NamedTuple):
-    """One wanted value of a FetchPrograms: what a program makes of one file.
+    """One wanted value of a FetchPrograms: the result of a program on one file.
 
-    `id` is the loader's own number of the request, `key` the file's path in the export and `nbytes` the size of the
-    file that the numbers were drawn for. `cut` is the number of a segment of the program's kind, 0 for the file; with
-    the encoding `CHEAPEST` the furthest one that the loader accepts.
-    `program` is packed (see `programs.Program.pack`); its own key is empty.
+    Args:
+        id: the loader's own number of the request.
+        cut: number of a segment of the program's kind, 0 for the file; with the encoding `CHEAPEST` the last segment
+            that the loader accepts.
+        key: path of the file in the export.
+        nbytes: size of the file for which the program's numbers were drawn.
+        program: packed by `programs.Program.pack`, with an empty key.
     """
 
     id: Natural
@@ -82,10 +88,12 @@ class ProgramItem(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """A choice that the agent weighed for a sample, and what it takes by the agent's estimate.
+    """A choice that the agent considered for a sample, with its estimated costs.
 
-    `nbytes` is the payload's size, `agent_s` are CPU seconds at the agent beside reading and upkeep, `rest_s` those of
-    what is left to the loader, as if they were the agent's: only the loader knows how the two compare.
+    Args:
+        nbytes: size of the payload.
+        agent_s: CPU seconds at the agent, without reading and upkeep.
+        rest_s: CPU seconds of the loader's part as if the agent ran it: only the loader knows how the two compare.
     """
 
     cut: Stage
@@ -97,7 +105,7 @@ class Offer(NamedTuple):
 
 @dataclass(frozen=True)
 class Hello:
-    """Loader: opens the conversation with the protocol versions it speaks."""
+    """Loader: opens the connection with the protocol versions that it speaks."""
 
     KIND: ClassVar[int] = 1
     VERSION: ClassVar[int] = HANDSHAKE
@@ -107,10 +115,10 @@ class Hello:
 
 @dataclass(frozen=True)
 class Welcome:
-    """Agent: the chosen version, and what it offers.
+    """Agent: the chosen version and the agent's abilities.
 
-    `instance` changes when the agent restarts. `software` maps the names of the libraries that make pixels to
-    their versions. `max_outstanding` is the number of unanswered samples one loader connection may have.
+    `instance` changes when the agent restarts. `software` maps the libraries that make pixels to their versions.
+    `max_outstanding` is the allowed number of unanswered samples per loader connection.
     """
 
     KIND: ClassVar[int] = 2
@@ -126,7 +134,7 @@ class Welcome:
 
 @dataclass(frozen=True)
 class Refused:
-    """Agent: no conversation is possible; says why."""
+    """Agent: refuses the connection, with the reason."""
 
     KIND: ClassVar[int] = 3
     VERSION: ClassVar[int] = HANDSHAKE
@@ -136,7 +144,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Register:
-    """Loader: a pipeline and the loader's software (payload frame) under their content hash."""
+    """Loader: a pipeline and the loader's software (payload frame), named by their content hash."""
 
     KIND: ClassVar[int] = 4
     VERSION: ClassVar[int] = 4
@@ -145,7 +153,7 @@ class Register:
 
 @dataclass(frozen=True)
 class Registered:
-    """Agent: how many leading ops of that pipeline it can run (1 = Decode alone, 0 = none, its software is another)."""
+    """Agent: number of leading ops of a pipeline that it can run (1 = Decode alone; 0 = none, its software differs)."""
 
     KIND: ClassVar[int] = 5
     VERSION: ClassVar[int] = 4
@@ -155,13 +163,15 @@ class Registered:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Loader: asks for samples. The agent may answer each with an earlier cut or another encoding that is allowed.
+    """Loader: requests samples. The agent may answer each at an earlier cut or in another allowed encoding.
 
-    `dry` asks for costs only: everything is done, but the payload stays behind, and `meta` holds its `nbytes` too.
-    `allowed` names the encodings that the loader accepts; it always accepts `file`, named or not. `prices` are for
-    items whose encoding is `CHEAPEST`: of a byte that crosses the wire, of a CPU second at the agent, and of one that
-    is left to the loader (in the agent's seconds, see `Offer`); only their proportions count. Behind them stands the
-    `per_worker` for which they were worked out, 0 for none: with far fewer cores than that, the agent sends files.
+    Args:
+        dry: True to get costs only. The agent does everything, but keeps the payload and adds its `nbytes` to `meta`.
+        allowed: encodings that the loader accepts; it always accepts `file`.
+        prices: for items whose encoding is `CHEAPEST`. They are those of a byte on the wire, of a CPU second at the
+            agent, and of one left to the loader (in the agent's seconds, see `Offer`). Only their proportions count.
+            The fourth entry is the `per_worker` for which they were computed, 0 for none: with far fewer cores the
+            agent sends files.
     """
 
     KIND: ClassVar[int] = 6
@@ -178,11 +188,11 @@ class Fetch:
 
     @staticmethod
     def of_files(export: str, keys: Mapping[int, str]) -> Fetch:
-        """Asks for whole files, for which the agent needs neither a pipeline nor random numbers.
+        """Return a request for whole files, which needs neither a pipeline nor random numbers at the agent.
 
         Args:
             export: name of the export.
-            keys: of the files in it, by the id that each answer shall have.
+            keys: the files' keys by the id of each answer.
         """
         return Fetch(
             export=export,
@@ -200,13 +210,16 @@ class Fetch:
 class Sample:
     """Agent: one sample; its payload frame is the value at stage `cut` in `encoding`.
 
-    `file_nbytes` is the size of the file. `op_s` holds CPU seconds: reading, then each op up to the cut, then
-    encoding (reading alone at cut 0). `upkeep_s` are the CPU seconds per sample that the agent has lately spent on
-    anything else, `queued_s` the seconds that this one waited for a worker. `note` says why the cut is earlier than
-    asked, or why the file is whole ("" otherwise). `read_s` and `work_s` are seconds by the clock on the wall: of
-    reading, and of ops and encoding. `cores` are those that this loader can count on among those who ask now, and
-    `per_worker` those that the agent has for each of its worker processes, all at work. `offers` is what the agent
-    chose from, if it chose; it is left out of most answers.
+    Args:
+        file_nbytes: size of the file.
+        op_s: CPU seconds of reading, of each op up to the cut, of encoding; at cut 0 of reading alone.
+        upkeep_s: recent mean per sample of the agent's other CPU seconds.
+        queued_s: seconds that this sample waited for a worker.
+        note: reason why the cut is earlier than requested, or why the file is whole; "" otherwise.
+        read_s, work_s: wall-clock seconds of reading, and of ops and encoding.
+        cores: those that this loader can count on, given the other loaders that ask now.
+        per_worker: the agent's cores for each of its worker processes, all busy.
+        offers: the choices, if the agent chose; most answers omit them.
     """
 
     KIND: ClassVar[int] = 7
@@ -229,7 +242,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Failed:
-    """Agent: requests that it cannot serve, by their ids (none: the message as a whole)."""
+    """Agent: the ids of requests that it cannot serve (no ids: the message as a whole)."""
 
     KIND: ClassVar[int] = 8
     VERSION: ClassVar[int] = 4
@@ -241,7 +254,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Ping:
-    """Loader: are you there?"""
+    """Loader: asks for a sign of life."""
 
     KIND: ClassVar[int] = 9
     VERSION: ClassVar[int] = 4
@@ -249,7 +262,7 @@ class Ping:
 
 @dataclass(frozen=True)
 class Pong:
-    """Agent: yes, I am `instance`."""
+    """Agent: a sign of life of `instance`."""
 
     KIND: ClassVar[int] = 10
     VERSION: ClassVar[int] = 4
@@ -258,20 +271,20 @@ class Pong:
 
 @dataclass(frozen=True)
 class AskStatus:
-    """Anyone: how are you?"""
+    """Anyone: asks for the agent's numbers."""
 
     KIND: ClassVar[int] = 11
     VERSION: ClassVar[int] = 4
 
 
 AT_WORK = "yours_at_work"
-"""Names, in `Status.values`, how many samples of the connection that asks wait for a worker or are at one; each has a
-limit of time there. An agent that is stuck, or of an older release, does not count any."""
+"""Key in `Status.values` for the number of the asking connection's samples that wait for a worker or are in one. Both
+have time limits there. A stuck agent, or one of an older release, counts no samples."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """Agent: numbers about itself, for people (see `sophon-agent status`), and `AT_WORK` for loaders."""
+    """Agent: numbers about itself for people (see `sophon-agent status`), and `AT_WORK` for loaders."""
 
     KIND: ClassVar[int] = 12
     VERSION: ClassVar[int] = 4
@@ -279,14 +292,15 @@ class Status:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether it counts a sample of the connection that has asked."""
+        """True if the agent counts a sample of the connection that asked."""
         count = self.values.get(AT_WORK)
         return type(count) is int and count > 0
 
 
 @dataclass(frozen=True)
 class AskListing:
-    """Loader: the files of `export` below `prefix` as an ImageFolder tree, or samples (see `wire/samples.py`)."""
+    """Loader: asks for the files of `export` below `prefix`, as an ImageFolder tree or as samples (see
+    `wire/samples.py`)."""
 
     KIND: ClassVar[int] = 13
     VERSION: ClassVar[int] = 4
@@ -296,7 +310,7 @@ class AskListing:
 
 @dataclass(frozen=True)
 class Listing:
-    """Agent: class names in order; payload frame: zlib of msgpack [[file names below the class], ...]."""
+    """Agent: class names in order. The payload frame is zlib of msgpack [[file names below the class], ...]."""
 
     KIND: ClassVar[int] = 14
     VERSION: ClassVar[int] = 4
@@ -305,7 +319,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class AskSizes:
-    """Loader: the sizes of some files, to see that both ends mean the same data."""
+    """Loader: asks for the sizes of some files, to check that both ends mean the same data."""
 
     KIND: ClassVar[int] = 15
     VERSION: ClassVar[int] = 4
@@ -314,16 +328,16 @@ class AskSizes:
 
 
 NO_FILE = -1
-"""Stands in `Sizes` for the size of a file that is not there."""
+"""Size in `Sizes` of a file that does not exist."""
 OUTSIDE = -2
-"""Stands in `Sizes` for the size of a file that is outside the export."""
+"""Size in `Sizes` of a file outside the export."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Agent: bytes per key in the order asked; `root` is the export's.
+    """Agent: sizes in bytes, in the order of the request's keys; `root` is the export's.
 
-    `NO_FILE` where there is no such file, `OUTSIDE` where the key, or the link that it is, leaves the export.
+    A size is `NO_FILE` if the file does not exist, and `OUTSIDE` if the key, or the link behind it, leaves the export.
     """
 
     KIND: ClassVar[int] = 16
@@ -334,14 +348,14 @@ class Sizes:
 
 @dataclass(frozen=True)
 class FetchPrograms:
-    """Loader: asks for what programs make of files. The agent may answer each at an earlier segment.
+    """Loader: requests results of programs on files. The agent may answer each at an earlier segment.
 
-    `keep_info`, `dry`, `allowed` and `prices` are those of `Fetch`. The answers are `Sample`s, whose `cut` is a segment
-    and whose `op_s` holds CPU seconds of reading, of the program's steps and of encoding. The `rest_s` of an `Offer`
-    counts what is left of the program alone, because what the loader does behind it is the same for every choice. A
-    program that the agent does not take, or that was drawn for another file than the one that is there, is `Failed`.
-    `pixels_by` is the software that makes pixels at the loader, as `pipeline.software.pixels_by` names it: an agent
-    whose own is another one sends files and parts of files alone.
+    Fields as in `Fetch`, and `pixels_by`: the software that makes pixels at the loader, as
+    `pipeline.software.pixels_by` names it. An agent with other software only sends files and parts of files. The
+    answers are `Sample`s: `cut` is a segment, and `op_s` holds CPU seconds of reading, of the program's steps and of
+    encoding. The `rest_s` of an `Offer` counts the rest of the program alone: the loader's later work is the same for
+    every choice. The answer is `Failed` if the agent refuses the program, or if the file is not the one for which it
+    was drawn.
     """
 
     KIND: ClassVar[int] = 17
@@ -349,7 +363,7 @@ class FetchPrograms:
     digest: ClassVar[str] = ""
     seed: ClassVar[int] = 0
     epoch: ClassVar[int] = 0
-    """These three are what a `Fetch` says, and programs have none of; they do not cross the wire."""
+    """Fields of a `Fetch` that programs do not need; they are not sent."""
     export: str
     keep_info: bool
     dry: bool
@@ -361,9 +375,9 @@ class FetchPrograms:
 
 @dataclass(frozen=True)
 class AskHeaders:
-    """Loader: the headers of some files, from which it draws what their samples do to them.
+    """Loader: asks for the headers of some files, from which it draws the samples' steps.
 
-    `id` is the loader's own number of the question; a `Failed` that answers it has it in `ids`.
+    `id` is the loader's own number of the question; a `Failed` answer lists it in `ids`.
     """
 
     KIND: ClassVar[int] = 18
@@ -375,10 +389,10 @@ class AskHeaders:
 
 @dataclass(frozen=True)
 class Headers:
-    """Agent: the size and the packed header of each file, in the order asked.
+    """Agent: the sizes and packed headers of the files, in the order of the request's keys.
 
-    `nbytes` are those of `Sizes`. A header is b"" where the agent cannot tell it: there is no such file, it cannot be
-    read, or it is none of which the agent reads headers itself.
+    `nbytes` are as in `Sizes`. A header is b"" if the file does not exist, cannot be read, or has a type whose headers
+    the agent does not read.
     """
 
     KIND: ClassVar[int] = 19
@@ -389,7 +403,7 @@ class Headers:
 
 
 ExportQuestion = AskListing | AskSizes | AskHeaders
-"""What an agent answers by a look into an export."""
+"""Questions that an agent answers by looking into an export."""
 
 Message = (
     Hello
@@ -436,4 +450,4 @@ MESSAGES: tuple[type[Message], ...] = (
 )
 WITH_PAYLOAD = (Register, Sample, Listing)
 REQUESTS = (Hello, Register, Fetch, Ping, AskStatus, AskListing, AskSizes, FetchPrograms, AskHeaders)
-"""What loaders send; everything else comes from agents."""
+"""Messages that loaders send; agents send the others."""

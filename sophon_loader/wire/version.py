@@ -1,4 +1,4 @@
-"""Protocol versions, and the handshake's choice of one."""
+"""Protocol versions, and the choice of one in the handshake."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from collections.abc import Iterable
 from sophon_loader.errors import VersionMismatch
 
 HANDSHAKE = 0
-"""Stamped on Hello, Welcome and Refused: their form never changes, so that any two versions can part politely."""
+"""Version of Hello, Welcome and Refused. Their form never changes, so that any two releases can part with a clear
+message."""
 
 VERSIONS: tuple[int, ...] = (4, 5)
-"""Versions spoken here, oldest first."""
+"""Versions that this release speaks, oldest first."""
 
 
 def common_version(theirs: Iterable[int], loader: str = "the loader", agent: str = "the agent") -> int:
-    """The newest version that both ends speak, as an agent finds it.
+    """Return the newest version that both ends speak, computed by the agent.
 
     Args:
-        theirs: what the loader speaks.
-        loader, agent: the releases of the two, for the text.
+        theirs: versions of the loader.
+        loader, agent: their releases, for the message.
 
     Raises:
-        VersionMismatch: there is none; the text shows both sides.
+        VersionMismatch: no version is shared; the message shows both sides.
     """
     offered = sorted(set(theirs))
     shared = set(VERSIONS).intersection(offered)

@@ -1,6 +1,6 @@
-"""How many cores of agents a loader could use: a JSON file per rank in the folder in which agents announce themselves,
-written by the rank's main process, read by whatever sizes the fleet. As an agent's entry, it is written anew every
-`REWRITTEN_S`, and one that a reader has seen unchanged for `GONE_S` is that of a training that is gone.
+"""Number of agent cores that a loader could use, in a JSON file per rank. The rank's main process writes it to the
+folder in which agents announce themselves, and the program that sizes the fleet reads it. Like an agent's entry, it is
+rewritten every `REWRITTEN_S`; if it stays unchanged for `GONE_S`, a reader considers its training gone.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from sophon_loader.errors import MalformedMessage
 from sophon_loader.wire.entry import SUFFIX
 
 PREFIX = "wanted-"
-"""Of a file's name; an agent's entry has another one."""
+"""Beginning of a file's name; an agent's entry has another one."""
 MAX_NBYTES = 1 << 10
 MAX_CORES = 1e6
 
 
 @dataclass(frozen=True)
 class WantedCores:
-    """What one rank says.
+    """Agent cores that one rank could use.
 
     Args:
-        cores: of agents, all together, that would be of use to it; 0 where none would.
-        per_agent: cores of one agent, in the mean over those that it knows.
+        cores: total agent cores that would help it; 0 if more would not.
+        per_agent: mean cores of the agents that it knows.
 
     Example:
         >>> WantedCores.parse(WantedCores(6.0, 2.0).text()).agents
@@ -37,19 +37,19 @@ class WantedCores:
 
     @property
     def agents(self) -> float:
-        """The same in agents."""
+        """The wanted cores as a number of agents."""
         return self.cores / self.per_agent
 
     def text(self) -> str:
-        """The file's content: one line of ASCII."""
+        """Return the file's content: one line of ASCII."""
         return json.dumps(asdict(self)) + "\n"
 
     @staticmethod
     def parse(text: str | bytes) -> WantedCores:
-        """The inverse of `text`. What a later release adds is not looked at.
+        """Read what `text` wrote. Fields added by a later release are ignored.
 
         Raises:
-            MalformedMessage: it is none. The text may be anything at all.
+            MalformedMessage: the text, which may be anything, is not of this form.
         """
         try:
             values = json.loads(text[:MAX_NBYTES])
@@ -64,11 +64,11 @@ class WantedCores:
 
 
 def file_name(job: str, rank: int) -> str:
-    """Of the file of one rank.
+    """Return the name of one rank's file.
 
     Args:
-        job: a text that no other training has.
-        rank: from 0.
+        job: name that no other training has.
+        rank: the rank, from 0.
 
     Example:
         >>> file_name("gpu-7:4242", 0)

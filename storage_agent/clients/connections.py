@@ -79,7 +79,12 @@ class Connections:
         return iter(self._open)
 
     def accepted(self, descriptor: int, now_s: float) -> None:
-        """Note a new connection."""
+        """Note a new connection.
+
+        Args:
+            descriptor: of the connection.
+            now_s: the time.
+        """
         self._open[descriptor] = _Connection(now_s)
 
     def spoke(self, descriptor: int, now_s: float, nbytes: int) -> None:
@@ -102,7 +107,13 @@ class Connections:
         return connection.client if connection else None
 
     def belongs(self, descriptor: int, client: bytes, now_s: float) -> None:
-        """Assign a connection to a client, in place of the client's earlier one."""
+        """Assign a connection to a client, in place of the client's earlier one.
+
+        Args:
+            descriptor: of the connection.
+            client: the client.
+            now_s: the time.
+        """
         self._open.setdefault(descriptor, _Connection(now_s)).client = client
         self._at[client] = descriptor
 

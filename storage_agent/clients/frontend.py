@@ -165,7 +165,7 @@ class Frontend:
         client, descriptor, now_s = frame.bytes, -1, time.monotonic()
         if self.door is not None:
             self._key_of[client] = str(frame.get("User-Id"))
-        with contextlib.suppress(zmq.ZMQError):  # ZMTP 2, say, comes without
+        with contextlib.suppress(zmq.ZMQError):  # e.g. ZMTP 2 comes without
             descriptor = frame.get(_SRCFD)
             if self._connections.client(descriptor) != client:
                 self._meet(client, descriptor, frame, now_s)
@@ -204,7 +204,7 @@ class Frontend:
         if self._connections.client(descriptor) is not None:
             self._leave(descriptor)  # its last message was read after the monitor had reported its end
         self._connections.belongs(descriptor, client, now_s)
-        self._handed.drop(client)  # which it had by another connection
+        self._handed.drop(client)  # replies to its earlier connection
         if client not in self._peer_of:
             self._peer_of[client] = str(frame.get("Peer-Address"))
             self._owner_of[client] = self.facts_of(client)["loader"]

@@ -130,11 +130,21 @@ class Pacer(Generic[Reply]):
         return not self._turns and now_s >= self._free_at_s - BURST_S
 
     def passed(self, nbytes: int, now_s: float) -> None:
-        """Note that a reply has left without waiting. It does not count as a client's turn."""
+        """Note that a reply has left without waiting. It does not count as a client's turn.
+
+        Args:
+            nbytes: its size.
+            now_s: the time.
+        """
         self._free_at_s = max(now_s, self._free_at_s) + nbytes * self._s_per_byte
 
     def sent(self, waiting: Waiting[Reply], now_s: float) -> None:
-        """Note that a reply has left, or that its client is gone."""
+        """Note that a reply has left, or that its client is gone.
+
+        Args:
+            waiting: the reply, from `due`.
+            now_s: the time.
+        """
         self.passed(waiting.nbytes, now_s)
         if (pauses := self._pauses.get(waiting.client)) is not None:
             pauses.taken += 1
@@ -142,7 +152,12 @@ class Pacer(Generic[Reply]):
         self._count(waiting.client, -waiting.nbytes)
 
     def returned(self, waiting: Waiting[Reply], now_s: float) -> None:
-        """Put back a reply that the client did not take, in front of its others."""
+        """Put back a reply that the client did not take, in front of its others.
+
+        Args:
+            waiting: the reply, from `due`.
+            now_s: the time.
+        """
         self._turns.spent(waiting.client, 0.0)
         self._turns.push(waiting.client, waiting, first=True)
         self._turns.hold(waiting.client, True)

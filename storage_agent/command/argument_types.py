@@ -11,7 +11,15 @@ from sophon_loader.wire.entry import host_and_port
 def new_command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, short: str, text: str, more: str
 ) -> argparse.ArgumentParser:
-    """Add a command, with its line in the list above it, its description, and the end of its help."""
+    """Add a command and return its parser.
+
+    Args:
+        commands: the list to add it to.
+        name: its name.
+        short: its line in the list.
+        text: its description.
+        more: end of its help.
+    """
     formatter = argparse.RawDescriptionHelpFormatter
     return commands.add_parser(name, help=short, description=text, epilog=more, formatter_class=formatter)
 

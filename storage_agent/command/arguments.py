@@ -36,7 +36,7 @@ examples:
   sophon-agent serve --export imagenet=/data/imagenet
   # For other hosts too. Makes the first key, and prints how to copy it:
   sophon-agent serve --export imagenet=/data/imagenet --bind tcp://0.0.0.0:5555
-  # Pictures in tar or zip files, of which nothing is unpacked:
+  # Pictures in tar or zip files, served without unpacking:
   sophon-agent serve --export "imagenet=tar:///data/shards/{000000..000099}.tar"
   # Pictures in the tables that Hugging Face's datasets write (pip install 'sophon_loader[tables]'):
   sophon-agent serve --export "food=parquet:///data/food101/train-*.parquet"
@@ -46,7 +46,7 @@ examples:
   sophon-agent serve --export food=lance:///data/food101.lance
   # Objects of a bucket, with the credentials of the environment (pip install 'sophon_loader[stores]'):
   sophon-agent serve --export imagenet=s3://bucket/imagenet/train
-  # Beside other agents, in a folder where all of them say that they are there:
+  # Together with other agents, which announce themselves in a folder:
   sophon-agent serve --export imagenet=/data/imagenet --bind tcp://0.0.0.0:0 --announce /shared/run/agents
   # On a file server that has other work to do:
   sophon-agent serve --export imagenet=/data/imagenet --bind tcp://0.0.0.0:5555 --cpu-share 0.5 --nice 10
@@ -170,7 +170,7 @@ def _add_who(group: _Group) -> None:
     group.add_argument(
         "--insecure",
         action="store_true",
-        help="Ask for no key: whoever can reach --bind may read all exports.",
+        help="Ask for no key: anyone who can reach --bind may read all exports.",
     )
 
 
@@ -268,7 +268,7 @@ def _add_log(group: _Group) -> None:
         type=place,
         metavar="[HOST:]PORT",
         help="Answer Prometheus there, at /metrics, with the numbers of `status` (HOST: 127.0.0.1, for this host only; "
-        "whoever reaches it may read them). Needs the extra `metrics`.",
+        "anyone who reaches it may read them). Needs the extra `metrics`.",
     )
     group.add_argument("--log-json", action="store_true", help="Write each line of the log as a JSON object.")
     group.add_argument(

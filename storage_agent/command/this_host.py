@@ -60,7 +60,7 @@ def token_here(endpoint: str) -> Token | None:
         if not is_this_host(endpoint) or not (usual / "server.key").exists():
             return None
         return _token_of(KeyFolder(usual))
-    except (ConfigError, OSError):  # another user's, say
+    except (ConfigError, OSError):  # for instance another user's
         return None
 
 

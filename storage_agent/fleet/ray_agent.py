@@ -83,6 +83,10 @@ class SophonAgent:
 def free_address(host: str, ports: tuple[int, int] | None) -> str:
     """Return an address at which an agent can listen: the first free port of a range, or port 0, which is any.
 
+    Args:
+        host: name or address of this host.
+        ports: first and last port of the range; None for port 0.
+
     Raises:
         ConfigError: no port is free.
     """

@@ -284,7 +284,7 @@ def _why(ray: Any, parsed: argparse.Namespace, names: Sequence[str], found: Sequ
     elif slow := [one.name for one in waiting if not one.restarts]:
         told.append(f"{', '.join(slow)} may still start, or wait for a node whose {parsed.resource!r} is free")
     if again := [one.name for one in waiting if one.restarts]:
-        told.append(f"{', '.join(again)} did not start, and Ray tries again; the agent's own words stand above")
+        told.append(f"{', '.join(again)} did not start, and Ray tries again; see the agent's messages above")
     if gone := sorted(set(names) - {one.name for one in found}):
         told.append(f"{', '.join(gone)} ended for good; `ray list actors --detail` says why")
     return told

@@ -97,7 +97,7 @@ class FleetSizer:
                     if self._ending:
                         return
                     self._act(files)
-            except Exception as error:  # Ray's head is away, say; it may come back
+            except Exception as error:  # for instance, Ray's head is away; it may come back
                 trouble = trouble or f"Ray does not do its part: {type(error).__name__}: {error}"
             if trouble != self._trouble:
                 self._trouble = trouble

@@ -1,1 +1,1 @@
-"""What is asked for, sample by sample, and whose turn it is. Pure."""
+"""Queues of requested samples, and the clients' turns. Pure."""

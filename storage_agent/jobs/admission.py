@@ -1,4 +1,4 @@
-"""Who gets served next, and who has asked for too much. Pure: no sockets, no clock."""
+"""Bounds the requests of clients and the queue of jobs for workers. Pure: no sockets, no clock."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from storage_agent.jobs.turns import Turns
 
 Job = TypeVar("Job")
 MAX_NBYTES = 256 << 20
-"""Memory for unanswered requests of all clients; a client has at least its share of it."""
+"""Bytes for the unanswered requests of all clients; each client may use at least its share."""
 REQUEST_NBYTES = 1024
-"""What one takes besides its text."""
+"""Bytes that one request takes besides its text."""
 
 
 class Admission(Generic[Job]):
-    """Bounded queues of jobs for workers, with turns by what jobs cost there, and counts of what has no answer yet.
+    """Bounded queues of jobs for workers, with turns by the jobs' cost there, and counts of unanswered samples.
 
     Args:
-        max_outstanding: admitted and not yet finished samples per client.
-        max_queued: jobs that may wait in each queue, over all clients; whoever pushes asks `space` before.
+        max_outstanding: maximum admitted and unfinished samples per client.
+        max_queued: maximum waiting jobs of all clients in each queue; the caller checks `space` before it pushes.
 
     Example:
         >>> admission: Admission[str] = Admission(max_outstanding=8, max_queued=4)
@@ -26,8 +26,8 @@ class Admission(Generic[Job]):
         (True, None, (b'loader', 'a job'))
 
     Attributes:
-        turns: the jobs that wait for workers that run programs.
-        op_turns: the jobs that wait for workers that run named ops.
+        turns: the waiting jobs for workers that run programs.
+        op_turns: the waiting jobs for workers that run named ops.
     """
 
     def __init__(self, max_outstanding: int, max_queued: int) -> None:
@@ -37,20 +37,20 @@ class Admission(Generic[Job]):
         self.op_turns: Turns[Job] = Turns()
         self._outstanding: dict[bytes, int] = {}
         self._nbytes: dict[bytes, float] = {}
-        """What the unanswered requests of each client take."""
+        """Bytes of unanswered requests, by client."""
         self._all_nbytes = 0.0
 
     @property
     def queued(self) -> int:
-        """Jobs that wait for a worker."""
+        """Number of jobs that wait for a worker."""
         return len(self.turns) + len(self.op_turns)
 
     def waiting_of(self, client: bytes) -> int:
-        """Jobs of a client that wait for a worker."""
+        """Return the number of a client's jobs that wait for a worker."""
         return self.turns.waiting_of(client) + self.op_turns.waiting_of(client)
 
     def shut(self, *, shut: bool) -> None:
-        """Have no client's turn come for now, or again."""
+        """Let no client's turn come until the next call, or let turns come again."""
         self.turns.shut = self.op_turns.shut = shut
 
     def hold(self, client: bytes, held: bool) -> None:
@@ -60,16 +60,17 @@ class Admission(Generic[Job]):
 
     @property
     def outstanding(self) -> int:
-        """Admitted samples that have no answer yet, over all clients."""
+        """Number of admitted samples of all clients without an answer."""
         return sum(self._outstanding.values())
 
     @property
     def clients(self) -> int:
-        """Clients with unanswered samples."""
+        """Number of clients with unanswered samples."""
         return len(self._outstanding)
 
     def space(self, client: bytes, *, with_ops: bool = False) -> int:
-        """Jobs of a client that may still be queued: as many as are free in all, or are missing to its share of all.
+        """Return the number of jobs that a client may still queue: all free places, or the rest of its share if that is
+        more.
 
         Args:
             client: its routing id.
@@ -80,16 +81,16 @@ class Admission(Generic[Job]):
         return max(0, self.max_queued - len(turns), share - turns.waiting_of(client))
 
     def outstanding_of(self, client: bytes) -> int:
-        """Admitted samples of one client that have no answer yet."""
+        """Return the number of a client's admitted samples without an answer."""
         return self._outstanding.get(client, 0)
 
     def admit(self, client: bytes, samples: int, nbytes: int = 0) -> bool:
-        """Count more samples for a client; False, and nothing counted, if that is over its limit.
+        """Count more samples for a client and return True; return False, and count nothing, if that exceeds its limit.
 
         Args:
-            client: its routing id.
-            samples: how many it asks for.
-            nbytes: of the message in which it does.
+            client: routing id of the client.
+            samples: number of requested samples.
+            nbytes: bytes of the message that requests them.
         """
         total = self._outstanding.get(client, 0) + samples
         if total > self.max_outstanding or not self._has_memory(client, samples * REQUEST_NBYTES + nbytes):
@@ -100,7 +101,7 @@ class Admission(Generic[Job]):
         return True
 
     def _has_memory(self, client: bytes, nbytes: int) -> bool:
-        """Whether there is memory for requests of so many bytes: in all, or in the client's share."""
+        """True if the free memory, or the client's share, has room for requests of this many bytes."""
         share = MAX_NBYTES // (len(self._outstanding) + 1)
         return self._all_nbytes + nbytes <= MAX_NBYTES or self._nbytes.get(client, 0.0) + nbytes <= share
 
@@ -110,11 +111,11 @@ class Admission(Generic[Job]):
             self._nbytes[client] = nbytes
 
     def finish(self, client: bytes, samples: int = 1) -> None:
-        """Admitted samples have their answers, or nobody waits for them any more.
+        """Note that admitted samples are answered, or no longer needed.
 
         Args:
-            client: whose they are.
-            samples: how many.
+            client: routing id of their client.
+            samples: number of samples.
         """
         before = self._outstanding.get(client, 0)
         left = before - samples
@@ -126,5 +127,5 @@ class Admission(Generic[Job]):
             self._take(client, 0.0)
 
     def forget(self, client: bytes) -> None:
-        """A client has left: what it has waiting is not done."""
-        self.finish(client, len(self.turns.drop(client)) + len(self.op_turns.drop(client)))
+        """Forget a client that has left, with its waiting jobs."""
+        self.finish(client, len(self.turns.drop(client)))

@@ -1,4 +1,4 @@
-"""What is asked of a worker or a reader thread: one sample, and what its Fetch said for all of its samples."""
+"""Jobs of workers and reader threads: one sample each, with the facts that its Fetch gives for all samples."""
 
 from __future__ import annotations
 
@@ -12,33 +12,32 @@ from sophon_loader.encodings.encoding import Payload
 from sophon_loader.wire.messages import CHEAPEST, Item, ProgramItem
 
 FEWER_CORES = 4
-"""Times as many cores as there are for which prices were worked out, from which on they are of another time."""
+"""Factor by which the cores per worker may have fallen since the prices were computed, before a choice is outdated."""
 _LATEST = 8
-"""Headers that a worker keeps unpacked: the samples of a Fetch come one by one, among those of other loaders."""
+"""Headers that a worker keeps unpacked: a Fetch's samples come one by one, mixed with those of other loaders."""
 
 
 @dataclass(frozen=True)
 class FetchHeader:
-    """What the samples of one Fetch share.
+    """The facts that all samples of one Fetch share.
 
     Args:
         client: ZeroMQ routing id of the loader's connection.
         export: name of the export.
-        digest: of the pipeline; "" where only files are asked for.
-        seed: of the loader's draws.
+        digest: content hash of the pipeline; "" if only files are requested.
+        seed: seed of the loader's draws.
         epoch: number of the epoch.
-        keep_info: whether an image's `info` has to go along.
-        dry: whether the payload stays behind.
-        allowed: encodings that the loader accepts and this agent has; `INFO_CLASSES` and `ANY_PART`, if the
-            loader does.
-        received_s: when the Fetch came, by this host's monotonic clock, in seconds.
-        upkeep_s: CPU seconds that a sample lately cost the agent apart from reading, ops and encoding.
-        cores: that this loader can count on.
-        per_worker: cores that the agent had for each of its workers.
-        prices: of wire, agent and loader, and the `per_worker` for which they were worked out, 0 for none; for items
-            whose choice is left to the agent, empty without such.
-        has_programs: whether its items are programs, so that there is no pipeline, and nothing to draw.
-        pixels_by: of a FetchPrograms.
+        keep_info: True if an image's `info` must be sent, too.
+        dry: True if the payload is not sent.
+        allowed: encodings that the loader accepts and this agent has, with the loader's `INFO_CLASSES` and `ANY_PART`.
+        received_s: arrival of the Fetch by this host's monotonic clock, in seconds.
+        upkeep_s: the agent's recent CPU seconds per sample apart from reading, ops and encoding.
+        cores: cores that this loader can count on.
+        per_worker: the agent's cores for each of its workers when the Fetch arrived.
+        prices: prices of wire, agent and loader, and the `per_worker` for which they were computed, 0 for none. They
+            apply to items whose choice is left to the agent; empty if there is no such item.
+        has_programs: True if its items are programs, which need no pipeline and no draws.
+        pixels_by: as in `FetchPrograms`.
 
     Example:
         >>> Job(header, Item(id=7, sample=3, occurrence=0, cut=2, encoding="pixels", key="cats/1.jpg"))
@@ -62,14 +61,14 @@ class FetchHeader:
 
     @cached_property
     def packed(self) -> bytes:
-        """For the way to a worker; made once for all samples."""
+        """The header as bytes for a worker; packed once for all samples."""
         packed: bytes = msgpack.packb(_values_of(self), unicode_errors="surrogateescape")
         return packed
 
     @staticmethod
     @lru_cache(maxsize=_LATEST)
     def unpacked(packed: bytes) -> FetchHeader:
-        """The inverse of `packed`; made once for all samples, too."""
+        """Read what `packed` wrote; unpacked once for all samples."""
         return FetchHeader(*msgpack.unpackb(packed, unicode_errors="surrogateescape"))
 
 
@@ -78,12 +77,12 @@ _values_of = attrgetter(*(one.name for one in fields(FetchHeader)))
 
 @dataclass(frozen=True)
 class Job:
-    """One sample that a loader wants.
+    """One sample that a loader requests.
 
     Args:
-        fetch: shared by all samples of its Fetch.
-        item: which sample, at which cut, in which encoding.
-        own_upkeep_s: what the process that works on it adds to the agent's upkeep.
+        fetch: header shared by all samples of its Fetch.
+        item: the sample, its cut and its encoding.
+        own_upkeep_s: seconds that the process working on it adds to the agent's upkeep.
 
     Example:
         >>> Job.from_frames(*job.frames()) == job
@@ -95,26 +94,27 @@ class Job:
     own_upkeep_s: float = 0.0
 
     def is_outdated(self, per_worker: float) -> bool:
-        """Whether what the choice was left to the agent for is gone: to do it would take many times as long as meant.
+        """Return True if the agent has lost so many cores that its choice would take many times as long as the loader
+        assumed.
 
         Args:
-            per_worker: cores that the agent has for each of its workers now.
+            per_worker: the agent's present cores for each of its workers.
         """
         meant = self.fetch.prices[3] if self.item.encoding == CHEAPEST and len(self.fetch.prices) > 3 else 0.0
         return FEWER_CORES * per_worker < meant
 
     def frames(self) -> tuple[bytes, bytes]:
-        """For the way to a worker: the header and the item, packed."""
+        """Return the packed header and the packed item, for a worker."""
         return self.fetch.packed, msgpack.packb(self.item, unicode_errors="surrogateescape")
 
     @staticmethod
     def from_frames(fetch: Payload, item: Payload, own_upkeep_s: float = 0.0) -> Job:
-        """The inverse of `frames`.
+        """Read what `frames` wrote.
 
         Args:
             fetch: the packed header.
             item: the packed item.
-            own_upkeep_s: of the receiving process.
+            own_upkeep_s: upkeep of the receiving process, in seconds.
         """
         header = FetchHeader.unpacked(bytes(fetch))
         row = ProgramItem if header.has_programs else Item

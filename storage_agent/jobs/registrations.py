@@ -1,4 +1,4 @@
-"""The pipelines that the agent remembers."""
+"""Remembers pipelines, up to a limit."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NamedTuple
 from sophon_loader.wire.limits import MAX_PIPELINES
 
 MAX_TOTAL_NBYTES = 256 << 20
-"""Of all registrations together: 64 of the largest; an ordinary one has 300 bytes."""
+"""Bytes of all registrations: 64 of the largest; an ordinary one has 300 bytes."""
 LEAST_NBYTES = MAX_TOTAL_NBYTES // MAX_PIPELINES
-"""What each counts at least."""
+"""Minimum bytes for which a registration counts."""
 SHARED_TRIALS = 32
-"""Of each, the newest, of some 300 bytes each: four times what a worker needs to estimate by."""
+"""Number of newest trials kept per pipeline, about 300 bytes each: four times what a worker needs for an estimate."""
 
 
 class _Kept(NamedTuple):
-    """A registration, the client that sent it first, the bytes that it counts, and what workers have tried of it."""
+    """A registration, the client that first sent it, the bytes for which it counts, and the workers' trials."""
 
     client: bytes
     registration: bytes
@@ -26,8 +26,8 @@ class _Kept(NamedTuple):
 
 
 class Registrations:
-    """Registrations by digest. When they are too many, one of the client that has most is forgotten, that which was
-    used longest ago; so whoever registers a great many displaces its own. Its loader registers it again.
+    """Registrations by digest, up to `MAX_TOTAL_NBYTES`. Beyond that the client with most bytes loses the one that it
+    used longest ago. So a client that registers many displaces its own; its loader registers them again.
 
     Example:
         >>> pipelines = Registrations()
@@ -47,7 +47,7 @@ class Registrations:
         return digest in self._kept
 
     def get(self, digest: str) -> bytes | None:
-        """The registration, which is used by that, or None when it is not known, or not any more."""
+        """Return the registration and mark it as used; None if it is unknown or forgotten."""
         kept = self._kept.get(digest)
         if kept is None:
             return None
@@ -55,26 +55,26 @@ class Registrations:
         return kept.registration
 
     def note(self, digest: str, trial: bytes) -> None:
-        """Keep what a worker has found, unless the pipeline has been forgotten.
+        """Keep a worker's trial, unless the pipeline has been forgotten.
 
         Args:
-            digest: of the pipeline.
-            trial: see `workers/trials.py`.
+            digest: content hash of the pipeline.
+            trial: packed by `workers/trials.py`.
         """
         if digest in self._kept:
             self._kept[digest].trials.append(trial)
 
     def trials(self, digest: str) -> Sequence[bytes]:
-        """The newest that workers have found, oldest first."""
+        """Return the newest trials of a pipeline, oldest first."""
         return tuple(self._kept[digest].trials) if digest in self._kept else ()
 
     def keep(self, client: bytes, digest: str, registration: bytes) -> None:
         """Remember a registration as the newest.
 
         Args:
-            client: who sent it.
+            client: the client that sent it.
             digest: its content hash.
-            registration: see `pipeline/registration.py`.
+            registration: packed by `pipeline/registration.py`.
         """
         if self.get(digest) is not None:
             return

@@ -1,4 +1,4 @@
-"""Whose turn it is, by what turns have cost. Pure: no sockets, no clock."""
+"""Gives clients turns by the cost of their earlier ones. Pure: no sockets, no clock."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Generic, TypeVar
 
 Thing = TypeVar("Thing")
 _WEIGHT = 0.2
-"""Of the newest cost in the running mean."""
+"""Weight of the newest cost in the running mean."""
 _SPARE = 64
-"""Entries of the line beyond two for each client: with more, those that go for nothing are taken out."""
+"""Entries of the line beyond two per client; with more, stale entries are removed."""
 NBYTES_PER_S = 125e6
-"""A byte of a reply costs what it takes on a link of 1 Gbit/s: to pass it on takes the agent time, too, and it goes
-where the replies of others have to go."""
+"""Bytes of a reply that cost as much as one second: the speed of a 1 Gbit/s link. Passing bytes on takes the agent's
+time, too, and all replies share its link."""
 
 
 @dataclass
 class _Client(Generic[Thing]):
-    """What one client has waiting, and what it has had.
+    """Waiting things and account of one client.
 
     Args:
         waiting: its things, oldest first.
-        served: the virtual time up to which it has had its share.
-        mean: of what its things have cost lately; 0 before the first.
-        charged: what was counted for each that has been taken and not been paid for.
-        held: whether it has to wait for something other than its turn.
-        listed: number of the entry by which it stands in line; 0 for none.
-        start: of that entry.
+        served: virtual time up to which it has used its share.
+        mean: running mean of its things' cost; 0 before the first.
+        charged: assumed costs of things that were taken and have not reported theirs.
+        held: True if it waits for something other than its turn.
+        listed: number of its valid entry in the line; 0 for none.
+        start: virtual time of that entry.
     """
 
     waiting: deque[Thing] = field(default_factory=deque)
@@ -42,15 +42,15 @@ class _Client(Generic[Thing]):
 
 
 class Turns(Generic[Thing]):
-    """Things that wait, with turns by cost: whoever has had least of it lately is next (start-time fair queuing, Goyal
-    et al. 1996, all of equal weight).
+    """Waiting things with turns by cost: the client with the least recent cost is next. This is start-time fair queuing
+    (Goyal et al. 1996) with equal weights.
 
-    What a thing costs is known when it is done; until then the client's mean counts, or everyone's before its first.
-    What was counted too much is given back at once: who began with something dear does not wait long for the next.
-    Who has waited for nothing does not save up: it begins where the others are.
+    A thing's cost is known when it is done; until then its client's mean counts, or before its first that of all
+    clients. The difference is corrected at once, so a client that began with something dear does not wait long. A
+    client without waiting things saves nothing up: it starts where the others are.
 
     Attributes:
-        shut: whether nobody's turn comes for now.
+        shut: True if nothing may be taken for now.
 
     Example:
         >>> turns: Turns[str] = Turns()
@@ -75,31 +75,31 @@ class Turns(Generic[Thing]):
 
     @property
     def clients(self) -> int:
-        """How many have something waiting."""
+        """Number of clients with waiting things."""
         return sum(bool(client.waiting) for client in self._clients.values())
 
     def waiting_of(self, name: bytes) -> int:
-        """How many things of a client wait."""
+        """Return the number of a client's waiting things."""
         client = self._clients.get(name)
         return len(client.waiting) if client else 0
 
     def waiting(self, name: bytes) -> Sequence[Thing]:
-        """What a client has waiting, oldest first."""
+        """Return a client's waiting things, oldest first."""
         client = self._clients.get(name)
         return tuple(client.waiting) if client else ()
 
     def expected(self, name: bytes) -> float:
-        """What a thing of a client will probably cost; 0 while nothing is known."""
+        """Return the expected cost of a client's next thing; 0 before any cost is known."""
         client = self._clients.get(name)
         return (client.mean if client else 0.0) or self._mean
 
     def push(self, name: bytes, thing: Thing, *, first: bool = False) -> None:
-        """Have a thing wait.
+        """Add a waiting thing.
 
         Args:
             name: its client.
-            thing: what `pop` gives back.
-            first: before the client's others.
+            thing: value that `pop` returns.
+            first: True to put it before the client's other things.
         """
         client = self._clients.get(name)
         if client is None:
@@ -109,10 +109,10 @@ class Turns(Generic[Thing]):
         self._enlist(name, client)
 
     def pop(self, after: Collection[bytes] = ()) -> tuple[bytes, Thing] | None:
-        """The next client, and the oldest of its things; None when there is none that may be taken.
+        """Take the oldest thing of the client whose turn it is; returns (client, thing), None if nothing may be taken.
 
         Args:
-            after: clients whose turn comes only when nobody else is waiting.
+            after: clients that get a turn only if no other client waits.
         """
         if self.shut:
             return None
@@ -120,12 +120,12 @@ class Turns(Generic[Thing]):
         found = None
         while found is None and self._line:
             start, serial, name, client = heapq.heappop(self._line)
-            if client.listed != serial:  # it stands elsewhere
+            if client.listed != serial:  # a stale entry
                 continue
             client.listed = 0
             if self._clients.get(name) is not client or client.held or not client.waiting:
                 continue
-            if client.served > start:  # it has had more since it was listed
+            if client.served > start:  # its share grew after it was listed
                 self._enlist(name, client)
             elif name in after:
                 passed.append((name, client))
@@ -159,11 +159,11 @@ class Turns(Generic[Thing]):
             heapq.heapify(self._line)
 
     def spent(self, name: bytes, cost: float) -> None:
-        """What a thing that was taken has cost; 0 if it was not done after all.
+        """Account for a thing that was taken.
 
         Args:
             name: its client.
-            cost: in any unit, the same for all.
+            cost: its cost, in one unit for all; 0 if it was not done after all.
         """
         client = self._clients.get(name)
         if client is None or not client.charged:
@@ -175,11 +175,11 @@ class Turns(Generic[Thing]):
             self._mean += (_WEIGHT if self._mean else 1.0) * (cost - self._mean)
 
     def hold(self, name: bytes, held: bool) -> None:
-        """Pass a client over, or no longer.
+        """Skip a client from now on, or no longer.
 
         Args:
             name: the client.
-            held: whether it is to be passed over.
+            held: True to skip it.
         """
         client = self._clients.get(name)
         if client is None:
@@ -190,7 +190,7 @@ class Turns(Generic[Thing]):
         self._enlist(name, client)
 
     def take_all(self, but: Collection[bytes] = ()) -> list[Thing]:
-        """Take everything that waits, client by client, as if it cost nothing.
+        """Take all waiting things, client by client, free of cost.
 
         Args:
             but: clients whose things stay.
@@ -198,7 +198,7 @@ class Turns(Generic[Thing]):
         return [thing for name in list(self._clients) if name not in but for thing in self._emptied(name)]
 
     def drop(self, name: bytes) -> list[Thing]:
-        """Forget a client; what it had waiting."""
+        """Forget a client and return its waiting things."""
         things = self._emptied(name)
         self._clients.pop(name, None)
         return things

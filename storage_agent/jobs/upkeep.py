@@ -1,4 +1,4 @@
-"""What a sample costs apart from reading, ops and encoding: taking requests in, passing on, sending."""
+"""Measures CPU time per sample apart from reading, ops and encoding: receiving requests, passing on, sending."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import time
 from collections.abc import Callable
 
 _FIRST, _WINDOW = 4, 32
-"""Samples after which the mean is revised: the first time soon, so that a plan has something to go by, though that is
-what a cold start took; the first whole window is taken in its place."""
+"""Samples per window of the mean, in the first window and later. The first is short, so that a plan soon has a figure.
+It includes the cold start, so the second replaces it."""
 _MAX_S = 5e-3
-"""A mean above this is something else: a long listing, say, or a pipeline that was built."""
+"""Highest plausible mean, in seconds; a higher one includes other work, e.g. a long listing or a pipeline's
+building."""
 _WEIGHT = 0.3
-"""Of the newest window in the running mean, once there has been a whole one."""
+"""Weight of the newest window in the running mean, after the first full window."""
 
 
 class Upkeep:
     """A running mean of this process's CPU seconds per sample that are not its work on samples.
 
     Args:
-        clock: CPU seconds of this process.
+        clock: returns the CPU seconds of this process.
 
     Example:
         >>> upkeep = Upkeep()
@@ -27,7 +28,7 @@ class Upkeep:
         0.0
 
     Attributes:
-        per_sample_s: the mean; 0 until a few samples have been counted.
+        per_sample_s: the mean in seconds; 0 until a few samples have been counted.
     """
 
     def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
@@ -39,8 +40,12 @@ class Upkeep:
         self.per_sample_s = 0.0
 
     def count(self, work_s: float) -> None:
-        """One sample is done; `work_s` CPU seconds of this process went into reading, ops and encoding."""
-        if self._since_s is None:  # what was before the first sample is no upkeep
+        """Count one finished sample.
+
+        Args:
+            work_s: CPU seconds of this process for its reading, ops and encoding.
+        """
+        if self._since_s is None:  # time before the first sample is no upkeep
             self._since_s = self._clock()
             return
         self._samples += 1

@@ -1,1 +1,1 @@
-"""Threads of the broker's process: what needs no op is read and answered here."""
+"""Reads files and answers questions that need no op, in threads of the broker's process."""

@@ -1,4 +1,4 @@
-"""What goes back to loaders, and the answers that need no op."""
+"""Answers to loaders, and the making of those that need no op."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from storage_agent.stores.store import Store
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes back to a client.
+    """A message for a client, with its payload.
 
     Args:
-        message: its header.
-        payload: the frame behind it, if there is one.
+        message: the header.
+        payload: the frame after it, if the message has one.
 
     Example:
         >>> Answer(Failed(Failure.MISSING, "file must exist", [7])).kind
@@ -53,16 +53,16 @@ class Answer:
 
     @cached_property
     def header(self) -> bytes:
-        """The header frame.
+        """The packed header frame.
 
         Raises:
-            MessageTooLong: the message has no room in one.
+            MessageTooLong: the message exceeds a frame's limit.
         """
         return pack(self.message, b"" if self.payload is None else self.payload)
 
     @property
     def kind(self) -> str:
-        """The encoding of a sample, else the message's name."""
+        """Encoding of a sample; for other messages, the name of their class."""
         return self.message.encoding if isinstance(self.message, Sample) else type(self.message).__name__
 
     @property
@@ -71,13 +71,13 @@ class Answer:
         return sum(self.message.op_s) if isinstance(self.message, Sample) else 0.0
 
     def frames(self) -> list[Payload]:
-        """[header, payload] for the loader."""
+        """Return [header, payload] for the loader."""
         return [self.header] if self.payload is None else [self.header, self.payload]
 
 
 @dataclass(frozen=True)
 class FileRead:
-    """The file of a job, the CPU seconds and the seconds of reading it, and those that the job had waited before."""
+    """File of a job, with times in seconds: CPU and wall clock of reading it, and the job's wait before that."""
 
     data: bytes
     cpu_s: float
@@ -86,10 +86,10 @@ class FileRead:
 
 
 def read_file(exports: Exports, job: Job) -> FileRead | Answer:
-    """The file of a job, or the answer that says why it cannot be served.
+    """Read the file of a job; return the refusal if it cannot be served.
 
     Args:
-        exports: the agent's.
+        exports: exports of the agent.
         job: the sample.
     """
     cpu_s, now_s = time.thread_time(), time.monotonic()
@@ -99,29 +99,29 @@ def read_file(exports: Exports, job: Job) -> FileRead | Answer:
         return refuse(error, [job.item.id])
     queued_s, wall_s = now_s - job.fetch.received_s, time.monotonic() - now_s
     if exports.is_far(job.fetch.export):
-        wall_s = 0.0  # many come at once, so one that takes long is no sign of a store that is busy
+        wall_s = 0.0  # many are fetched at once, so a slow one does not show that the store is busy
     return FileRead(data, time.thread_time() - cpu_s, queued_s, wall_s)
 
 
 def answer_file(exports: Exports, job: Job, note: str = "") -> Answer:
-    """The file of a job at stage 0, or why it cannot be served.
+    """Return the answer with a job's file at stage 0, or the refusal if it cannot be served.
 
     Args:
-        exports: the agent's.
+        exports: exports of the agent.
         job: the sample.
-        note: why the cut is earlier than asked; "" when it is not.
+        note: reason why the cut is earlier than requested; "" if it is not.
     """
     read = read_file(exports, job)
     return read if isinstance(read, Answer) else file_answer(job, read, note)
 
 
 def file_answer(job: Job, read: FileRead, note: str) -> Answer:
-    """The file that was read, as it is.
+    """Return the answer with the unchanged file.
 
     Args:
         job: the sample.
         read: its file.
-        note: why the cut is earlier than asked; "" when it is not.
+        note: reason why the cut is earlier than requested; "" if it is not.
     """
     encoded = Encoded("file", {}, read.data)
     return sample_answer(job, read, encoded, cut=0, op_s=[read.cpu_s], note=note)
@@ -138,17 +138,17 @@ def sample_answer(
     work_s: float = 0.0,
     offers: Sequence[Offer] = (),
 ) -> Answer:
-    """The answer of a job that went well; a dry one leaves the payload behind.
+    """Return the answer of a successful job, without the payload if it is dry.
 
     Args:
         job: the sample.
         read: its file.
         encoded: the value at the cut.
-        cut: the stage of that value.
+        cut: stage of that value.
         op_s: CPU seconds of reading, of each op up to the cut, and of encoding (reading alone at cut 0).
-        note: why the cut is earlier than asked, or the file whole; "" otherwise.
-        work_s: seconds of ops and encoding by the clock on the wall.
-        offers: what the choice was taken from, to be told.
+        note: reason why the cut is earlier than requested, or the file is whole; "" otherwise.
+        work_s: wall-clock seconds of ops and encoding.
+        offers: choices that the agent considered, for the loader to see.
     """
     meta, payload = encoded.meta, encoded.payload
     if job.fetch.dry:
@@ -173,11 +173,11 @@ def sample_answer(
 
 
 def answer_question(exports: Exports, question: ExportQuestion) -> Iterator[Answer | None]:
-    """What an export holds, or why that cannot be said, found in small steps: None as long as there is more to do.
+    """Answer a question about an export in small steps: yields None until the last step, then the answer or refusal.
 
     Args:
-        exports: the agent's.
-        question: for the image files of a folder, class by class, or for the sizes, or the headers, of some files.
+        exports: exports of the agent.
+        question: asks for a folder's image files by class, for samples, or for the sizes or headers of some files.
     """
     try:
         store = exports[question.export]
@@ -238,10 +238,10 @@ def _listing_of_samples(store: Store, asked: SamplesAsked) -> Iterator[Answer | 
 
 
 def refuse(error: SophonError, ids: list[int] | None = None) -> Answer:
-    """The failure of requests that cannot be served.
+    """Return the failure of requests that cannot be served.
 
     Args:
-        error: why; its class stands in `wire/failures.py`.
-        ids: of the samples concerned; none when the message as a whole is.
+        error: the reason; its class must be in the table of `wire/failures.py`.
+        ids: ids of the samples concerned; None if the message as a whole fails.
     """
     return Answer(Failed(failure_of(error), str(error), ids or []))

@@ -1,4 +1,4 @@
-"""Samples of several files, as WebDataset lays them out (`000017.jpg`, `000017.cls`), out of what any store walks."""
+"""Finds samples of several files in any store's folders, as WebDataset lays them out (`000017.jpg`, `000017.cls`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sophon_loader.wire.samples import EVERY, SamplesAsked
 from storage_agent.stores.store import IMAGE_SUFFIXES, Store
 
 _AHEAD = 256
-"""Samples whose labels the store is told of before they are read."""
+"""Number of samples whose labels are announced to the store before they are read."""
 _PICTURES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
 
 
@@ -19,8 +19,8 @@ class Samples:
     """The samples below a folder, folder by folder in the order of names; see `wire/samples.py` for their form.
 
     Args:
-        store: of the export.
-        asked: which.
+        store: store of the export.
+        asked: the requested samples.
 
     Example:
         >>> samples = Samples(store, SamplesAsked("", "cls"))
@@ -40,10 +40,10 @@ class Samples:
         self.folders: list[str] = []
 
     def find(self) -> Iterator[None]:
-        """Look for all folders with files, in small steps.
+        """Find all folders with files, in small steps.
 
         Raises:
-            SampleMissing, SampleOutsideExport, SampleUnreadable: of the folder that was asked for.
+            SampleMissing, SampleOutsideExport, SampleUnreadable: the requested folder cannot be listed.
         """
         found = []
         for parent, _, names in self._store.walk(self._asked.folder):
@@ -55,14 +55,14 @@ class Samples:
         self._names = [names for _, names in found]
 
     def of(self, position: int) -> Iterator[list[str]]:
-        """The samples in a folder, in small steps.
+        """Yield a folder's samples as cells of the listing, in small steps.
 
         Args:
-            position: of the folder.
+            position: index of the folder in `folders`.
 
         Raises:
-            SampleUnreadable: a member cannot be read, or a sample has two of a name.
-            MessageTooLong: all samples are more than a listing may hold.
+            SampleUnreadable: a member cannot be read, or a sample has two members of one name.
+            MessageTooLong: the samples exceed a listing's limit.
         """
         above = "/".join(filter(None, [self._asked.folder.rstrip("/"), self.folders[position]]))
         names, self._names[position] = self._names[position], []
@@ -82,18 +82,18 @@ class Samples:
     def _expected(
         self, above: str, groups: Iterator[tuple[str, dict[str, str]]]
     ) -> Iterator[tuple[str, dict[str, str]]]:
-        """The groups, of which the store knows a while before that their labels are to be read."""
+        """Yield the groups; the store learns some time before which labels will be read."""
         while some := list(itertools.islice(groups, _AHEAD)):
             self._store.expect([above + members[one] for _, members in some for one in self._labels(members)])
             yield from some
 
     def _picture(self, members: dict[str, str]) -> str | None:
-        """The extension of a sample's picture; None if it has none."""
+        """Return the extension of a sample's picture; None if it has none."""
         wanted = (self._asked.image,) if self._asked.image else _PICTURES
         return next((one for one in wanted if one in members), None)
 
     def _labels(self, members: dict[str, str]) -> list[str]:
-        """The extensions of the members of a sample with a picture whose content is asked for."""
+        """Return the extensions of the members whose contents are requested; none for a sample without a picture."""
         picture = self._picture(members)
         if picture is None:
             return []
@@ -119,12 +119,13 @@ def _base(name: str) -> str:
 
 
 def _grouped(names: list[str], above: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """(name up to its first dot, extension in small letters -> name); without a dot, or hidden, it is of no sample.
+    """Yield (name up to its first dot, file names by extension in small letters). Files without a dot, and hidden ones,
+    belong to no sample.
 
-    One by one: all at once would take the broker 700 bytes a sample.
+    The groups come one by one, because all at once would take the broker 700 bytes per sample.
 
     Args:
-        names: of a folder's files, in the order of their bases.
+        names: names of a folder's files, in the order of their bases.
         above: the folder.
     """
     for base, group in itertools.groupby(names, _base):

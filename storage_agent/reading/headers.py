@@ -1,4 +1,4 @@
-"""Headers of files, told from as little of each as holds it."""
+"""Reads the headers of files from as few bytes of each as possible."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from sophon_loader.kinds.image.header import begins_like_a_picture, header_of, p
 from storage_agent.stores.store import Store
 
 BEGINNING_NBYTES = 64 << 10
-"""What is read of a file first. Metadata may push a header further back; then the whole file is read."""
+"""Bytes of a file that are read first. If metadata pushes the header further back, the whole file is read."""
 _AHEAD = 64
-"""Files of which a store knows before they are read, for which one that is far needs as long as for one."""
+"""Number of files that are announced to the store before they are read. A far store needs as long for all as for
+one."""
 
 
 def headers_at(store: Store, keys: Sequence[str]) -> Iterator[tuple[int, bytes]]:
-    """The size of each file and its packed header, as `Headers` has them, in the order of the keys.
+    """Yield (size, packed header) of each file in the order of the keys, as in `Headers`.
 
     Args:
-        store: where they lie.
-        keys: their paths there.
+        store: store that holds them.
+        keys: their paths in the store.
     """
     for at in range(0, len(keys), _AHEAD):
         some = keys[at : at + _AHEAD]
@@ -29,11 +30,11 @@ def headers_at(store: Store, keys: Sequence[str]) -> Iterator[tuple[int, bytes]]
 
 
 def header_at(store: Store, key: str) -> tuple[int, bytes]:
-    """The size of a file and its packed header, as `Headers` has them.
+    """Return (size, packed header) of a file, as in `Headers`.
 
     Args:
-        store: where it lies.
-        key: its path there.
+        store: store that holds it.
+        key: its path in the store.
     """
     try:
         data, nbytes = store.begin(key, BEGINNING_NBYTES)

@@ -1,4 +1,4 @@
-"""ImageFolder's class tree, out of what any store walks."""
+"""Finds ImageFolder's class tree in any store's folders."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from storage_agent.stores.store import IMAGE_SUFFIXES, Store
 
 
 def classes_of(store: Store, prefix: str) -> dict[str, str]:
-    """The classes below a folder, in the order in which torchvision's ImageFolder has them: name -> key of its folder.
+    """Return the classes below a folder, in the order of torchvision's ImageFolder: keys of their folders by name.
 
     Args:
-        store: of the export.
-        prefix: the key of the folder whose folders are the classes; "" for the whole export.
+        store: store of the export.
+        prefix: key of the folder whose subfolders are the classes; "" for the whole export.
 
     Raises:
-        SampleMissing (no such folder), SampleOutsideExport, SampleUnreadable.
+        SampleMissing, SampleOutsideExport, SampleUnreadable: the folder cannot be listed.
     """
     _, classes, _ = next(store.walk(prefix))
     above = f"{prefix.rstrip('/')}/" if prefix else ""
@@ -25,13 +25,13 @@ def classes_of(store: Store, prefix: str) -> dict[str, str]:
 
 
 def images_below(store: Store, folder: str) -> Iterator[list[str]]:
-    """The image files below the folder of a class, folder by folder in ImageFolder's order.
+    """Yield the image files below a class's folder, folder by folder in ImageFolder's order.
 
     Args:
-        store: of the export.
-        folder: its key.
+        store: store of the export.
+        folder: key of the folder.
     """
-    with contextlib.suppress(SampleError):  # a class that leaves the export, say, has no files
+    with contextlib.suppress(SampleError):  # for instance, a class that leaves the export has no files
         found = []
         for one in store.walk(folder):
             found.append(one)

@@ -1,8 +1,8 @@
-"""Objects of far stores, fetched before the jobs that need them are given out, many at a time.
+"""Fetches objects of far stores, many at a time, before the jobs that need them are handed out.
 
-A store that answers after 50 ms gives a worker 20 objects a second, if the worker waits for each. The fetching process
-has them here by the time at which a worker or reader thread asks. The bytes do not pass this process. A store that is
-away is waited for here, where no worker waits, and each export has room of its own, so that the others go on.
+A store that answers after 50 ms gives a waiting worker 20 objects per second. Here the fetching process has them ready
+when a worker or reader thread asks; the bytes do not pass through this process. An unreachable store is waited for
+here, where no worker waits. Each export has room of its own, so that the others go on.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from storage_agent.jobs.turns import Turns
 from storage_agent.stores import Exports
 
 IN_FLIGHT = 64
-"""Objects of an export that are fetched at once: 1280 a second from a store that answers after 50 ms."""
+"""Number of objects fetched at once per export: 1280 per second from a store that answers after 50 ms."""
 MAX_WAITING = 64
-"""While as many jobs of a client wait for a worker or reader, nothing more is fetched for it: those are slower, or its
-wire is."""
+"""Number of a client's jobs waiting for a worker or reader, at which nothing more is fetched for it: those, or its
+wire, are slower."""
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,19 @@ class _Wanted:
 
 @dataclass
 class _Lane:
-    """Of an export: what waits to be fetched, and how much more may be fetched at once."""
+    """Fetches of one export: those that wait, and how many more may start."""
 
     turns: Turns[_Wanted] = field(default_factory=Turns)
     room: int = IN_FLIGHT
 
 
 class Ahead:
-    """Has objects fetched, with turns of an export's clients by the time that takes. One thread owns it.
+    """Has objects fetched; each export's clients take turns by the time of their fetches. One thread owns it.
 
     Args:
-        exports: the agent's.
-        hand_in: called by its threads: has the owner's thread call a function with its arguments.
-        waiting_of: how many jobs of a client wait for a worker or reader.
+        exports: exports of the agent.
+        hand_in: called by the fetching threads; makes the owner's thread call a function with its arguments.
+        waiting_of: returns the number of a client's jobs that wait for a worker or reader.
 
     Example:
         >>> ahead = Ahead(exports, hand_in, admission.turns.waiting_of)
@@ -58,21 +58,21 @@ class Ahead:
         self._waiting_of = waiting_of
         self._lanes: defaultdict[str, _Lane] = defaultdict(_Lane)
         self._ids: dict[bytes, set[int]] = {}
-        """Client -> ids of its samples that wait here, or are being fetched."""
+        """Ids of samples that wait here or are being fetched, by client."""
         self._tasks: queue.SimpleQueue[_Wanted | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
     def of(self, client: bytes) -> int:
-        """A client's samples that wait here, or are being fetched."""
+        """Return the number of a client's samples that wait here or are being fetched."""
         return len(self._ids.get(client, ()))
 
     def take(self, jobs: Sequence[Job], then: Callable[[Job], None], twice: Callable[[bytes], None]) -> list[Job]:
-        """Have the objects of jobs fetched; the jobs whose files are near, for which there is nothing to do.
+        """Have the objects of jobs fetched; return the jobs with near files, which need no fetch.
 
         Args:
-            jobs: that have come.
-            then: called with each of the others, once its object is there or cannot be had.
-            twice: called with the client of each that is here already: it has been asked for once more too early.
+            jobs: the new jobs.
+            then: called with each other job, once its object is here or has failed.
+            twice: called with the client of each job that is already here: its sample was requested again too early.
         """
         near = [job for job in jobs if not self._exports.is_far(job.fetch.export)]
         for job in jobs if len(near) < len(jobs) else ():
@@ -89,7 +89,7 @@ class Ahead:
         return near
 
     def assign(self) -> None:
-        """Hand out what waits, as far as threads are free and workers will have use for it."""
+        """Start waiting fetches as far as there is room and their clients' jobs do not pile up."""
         for lane in self._lanes.values():
             if len(lane.turns):
                 self._assign(lane)
@@ -106,13 +106,13 @@ class Ahead:
                 self._threads[-1].start()
 
     def drop(self, client: bytes) -> int:
-        """Forget a client; how many of its samples were here."""
+        """Forget a client; return the number of its samples that were here."""
         for lane in self._lanes.values():
             lane.turns.drop(client)
         return len(self._ids.pop(client, ()))
 
     def stop(self) -> None:
-        """End the threads after what they are at, which nobody waits for."""
+        """End the threads after their current fetches, without waiting for them."""
         for _ in self._threads:
             self._tasks.put(None)
 

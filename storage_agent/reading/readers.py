@@ -1,4 +1,4 @@
-"""Threads in the broker's process for what needs no op: files that cross as they are, listings, sizes."""
+"""Threads in the broker's process for answers that need no op: unchanged files, listings, sizes, headers."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from storage_agent.jobs.turns import NBYTES_PER_S, Turns
 from storage_agent.reading.answers import Answer
 
 SLICE_S = 0.02
-"""How long one client has a thread before it is another one's turn, in seconds: a long listing takes many turns."""
+"""Seconds of a thread in a row for one client, before it is another one's turn: a long listing takes many turns."""
 _AHEAD = 2
-"""Tasks handed to each thread, one of them waiting for it."""
+"""Number of tasks handed out per thread: one at work, one waiting."""
 
 
 @dataclass(frozen=True)
 class ReaderTask:
-    """What a thread is to make.
+    """An answer that a thread is to make.
 
     Args:
-        client: for whom.
-        make: called until it gives an answer; None means that there is more to do.
-        then: takes the answer, in the thread that owns the readers.
-        ids: the samples concerned, should `make` fail.
+        client: client that gets the answer.
+        make: called until it returns an answer; None means that there is more to do.
+        then: called with the answer in the thread that owns the readers.
+        ids: ids of the samples concerned, for the refusal if `make` fails.
     """
 
     client: bytes
@@ -37,13 +37,13 @@ class ReaderTask:
 
 
 class Readers:
-    """`count` threads that make answers, with turns of clients by the time they take. One thread owns it.
+    """Runs `count` threads that make answers; clients take turns by time. One thread owns it.
 
-    The queue is bounded by admission: no client may have more than its number of unanswered requests.
+    The queue is bounded by admission, which limits each client's unanswered requests.
 
     Args:
-        count: of threads.
-        hand_in: called by them: has the owner's thread call a function with its arguments.
+        count: number of threads.
+        hand_in: called by them; makes the owner's thread call a function with its arguments.
 
     Example:
         >>> readers = Readers(2, lambda function, *arguments: notices.put(partial(function, *arguments)))
@@ -51,7 +51,7 @@ class Readers:
         >>> readers.stop()
 
     Attributes:
-        turns: what waits.
+        turns: the waiting tasks.
     """
 
     def __init__(self, count: int, hand_in: Callable[..., None]) -> None:
@@ -69,23 +69,23 @@ class Readers:
         self.assign()
 
     def hold(self, client: bytes, held: bool) -> None:
-        """Do nothing for a client, or go on.
+        """Stop working for a client, or go on.
 
         Args:
-            client: whose tasks.
-            held: whether they have to wait.
+            client: client of the tasks.
+            held: True if its tasks must wait.
         """
         self.turns.hold(client, held)
         self.assign()
 
     def assign(self) -> None:
-        """Hand out what waits, as far as threads are free."""
+        """Hand out waiting tasks as far as threads are free."""
         while self._room and (turn := self.turns.pop()) is not None:
             self._room -= 1
             self._tasks.put(turn[1])
 
     def stop(self) -> None:
-        """End the threads after the tasks handed out before."""
+        """End the threads after the tasks that they were given."""
         for _ in self._threads:
             self._tasks.put(None)
         for thread in self._threads:
@@ -111,13 +111,13 @@ class Readers:
 
 
 def _made(task: ReaderTask) -> Answer | None:
-    """The answer, with its header; if that cannot be, the loader is told why, and the thread lives on."""
+    """Call `make` and pack the answer's header. An error becomes a refusal for the loader, and the thread lives on."""
     try:
         answer = task.make()
         if answer is not None:
             _ = answer.header
     except MessageTooLong as error:
         return Answer(Failed(Failure.TOO_LONG, str(error), list(task.ids)))
-    except Exception as error:  # no memory for a large file, say
+    except Exception as error:  # for instance, no memory for a large file
         return Answer(Failed(Failure.UNREADABLE, f"{type(error).__name__}: {error}", list(task.ids)))
     return answer

@@ -364,7 +364,7 @@ def test_an_agent_that_others_reach_makes_keys(root: Path, tmp_path: Path, monke
 def test_an_agent_without_keys_says_so(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = Agent({EXPORT: root}, "--end-with-stdin", "--bind", "tcp://0.0.0.0:0", "--insecure", log=tmp_path / "log")
     try:
-        assert "insecure" in agent.errors() and "whoever reaches this agent may read all exports" in agent.errors()
+        assert "insecure" in agent.errors() and "anyone who reaches this agent may read all exports" in agent.errors()
         address = f"tcp://127.0.0.1:{agent.endpoint.rpartition(':')[2]}/{EXPORT}"
         assert len(RemoteImageFolder(address, options=QUICK)) == FILES
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

@@ -176,7 +176,7 @@ def test_no_key_is_let_in_any_more(broker: type[_Broker], tmp_path: Path, capsys
         assert program.main(["key", "remove", name, "--keys", f"{tmp_path}/keys"]) == 0
     serve = ["serve", "--export", f"d={tmp_path}", "--bind", "tcp://*:0", "--keys", f"{tmp_path}/keys"]
     assert program.main(serve) == 0
-    assert "nobody is let in" in capsys.readouterr().err
+    assert "no client is let in" in capsys.readouterr().err
     assert program.main([*serve, "--insecure"]) == 1
     assert "--insecure must be left out where keys are used" in capsys.readouterr().err
 

@@ -19,9 +19,9 @@ from storage_agent.host import log as log_module
 from storage_agent.host.log import BURST, MAX_ENTRIES, MAX_TEXT_LENGTH, PER_S, EventLog, configure
 
 EVENTS = {
-    "agent started", "metrics told", "agent announced", "agent announced for this host only", "agent not announced",
+    "agent started", "metrics served", "agent announced", "agent announced for this host only", "agent not announced",
     "agent stopping", "agent stopped", "agent insecure",
-    "keys created", "keys cannot be read", "key refused", "tokens replaced", "nobody is let in",
+    "keys created", "keys cannot be read", "key refused", "tokens replaced", "no client is let in",
     "loader joined", "loader left", "pipeline requested", "pipeline registered", "request refused", "connection closed",
     "reply dropped", "replies paused", "worker died", "JPEG files are sent whole", "lines left out",
     "no pipeline is run",
