@@ -12,10 +12,10 @@ from sophon_loader.errors import ProgramRefused
 from sophon_loader.kinds.image.fused_picture import MODES, Picture
 from sophon_loader.kinds.image.header import Header
 from sophon_loader.kinds.image.opening import open_image
-from sophon_loader.kinds.image.part import PartOfFile
+from sophon_loader.kinds.image.part import WORTH_SHARE, PartOfFile
 from sophon_loader.kinds.image.primitives import Shape, output
 from sophon_loader.kinds.image.segments import SEGMENTS, steps_until
-from sophon_loader.kinds.image.source import PictureFile, copied, shape_of, source_of
+from sophon_loader.kinds.image.source import DecodedPixels, PictureFile, copied, shape_of, source_of
 from sophon_loader.programs.program import Program, Step
 
 _FORMATS = ("JPEG", "PNG", "WEBP")
@@ -107,18 +107,28 @@ class FarPicture(PictureFile):
         self.can_be_cut, self.can_be_decoded = found.can_be_cut, found.can_be_decoded
         self.let_pillow_warn()
 
-    def fetch(self, steps: Sequence[Step], *, whole: bool) -> tuple[Picture, int] | None:
-        """See `PictureFile.fetch`."""
+    def fetch(self, ways: Sequence[tuple[Step, ...]]) -> tuple[Picture, int] | None:
+        """See `PictureFile.fetch`. If several points are wanted, the pixels of none are sent."""
         if self._data is not None:
             return None
-        rereads = self.rereads
-        if whole or not steps or self.part is not None or (rereads is not None and rereads.likely):
-            if self.part is None or not self.part.window.kept.contains(self.region(steps)) or whole:
+        steps, *others = ways
+        region = self.region(steps)
+        for one in others:
+            region = region.joined(self.region(one))
+        if self.part is not None:
+            if not self.part.window.kept.contains(region):
                 self._take(self._supplier.file())
             return None
-        program = self.program(tuple(steps), "")
+        is_small = region.share_of(*self.shape[:2]) <= WORTH_SHARE
+        is_again = self.reads > 0 or (self.rereads is not None and self.rereads.likely)
+        if not steps or (not is_small if others else is_again):
+            self._take(self._supplier.file())
+            return None
+        if others:
+            steps = (("crop", region.left, region.top, region.left + region.width, region.top + region.height),)
         keeps_info = self._supplier.keeps_info
-        segment, value = self._supplier.made(program, pixels=self._sends_pixels(steps))
+        program, pixels = self.program(steps, ""), not others and self._sends_pixels(steps)
+        segment, value = self._supplier.made(program, pixels=pixels)
         if isinstance(value, PartOfFile):
             self.part = value
             if keeps_info:
@@ -153,6 +163,12 @@ class FarPicture(PictureFile):
                 return copied(self._info)
             self._supplier.keeps_info = True
         return super().info()
+
+    def held(self, steps: Sequence[Step]) -> DecodedPixels:
+        """See `PictureFile.held`."""
+        if self.part is not None and not self.part.window.kept.contains(self.region(steps)):
+            self._take(self._supplier.file())
+        return super().held(steps)
 
     def whole(self) -> Image.Image:
         """See `PictureFile.whole`."""

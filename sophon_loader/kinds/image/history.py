@@ -159,7 +159,7 @@ class Node:
                 be sent as well.
         """
         if self.parent is None and self.ours is None:
-            found = self.source.fetch(steps, whole=self.is_shared())
+            found = self.source.fetch([tuple(steps), *self._ways_of_others(tuple(steps))])
             if found is not None:
                 picture, done = found
                 return picture, done + picture.runs(steps[done:])
@@ -184,6 +184,23 @@ class Node:
         if self.is_shared() or (rereads is not None and rereads.likely):
             return True
         return self.is_held and next((step[0] for step in steps if step[0] != "convert"), "") != "crop"
+
+    def _ways_of_others(self, steps: tuple[Step, ...]) -> list[tuple[Step, ...]]:
+        """The steps from here to other images that somebody has, if these may want a part of a far picture, too."""
+        if not self.source.is_far:
+            return []
+        found: list[tuple[Step, ...]] = []
+        nodes = [self]
+        while nodes:
+            node = nodes.pop()
+            if node.image is not None and node.image() is not None:
+                found.append(node.steps())
+            nodes += [child for one in node.children if (child := one()) is not None]
+        return [
+            one
+            for one in found
+            if one != steps and (one != steps[: len(one)] or any(step[0] in _SMALLER for step in one))
+        ]
 
     def keep(self, im: Any) -> None:
         """Keep what has been made on the way to another point, if somebody still has the image that stands here."""

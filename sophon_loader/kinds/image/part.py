@@ -41,6 +41,13 @@ class Region:
             and self.top + self.height >= other.top + other.height
         )
 
+    def joined(self, other: Region) -> Region:
+        """The smallest rectangle that holds both."""
+        left, top = min(self.left, other.left), min(self.top, other.top)
+        right = max(self.left + self.width, other.left + other.width)
+        bottom = max(self.top + self.height, other.top + other.height)
+        return Region(left, top, right - left, bottom - top)
+
     def share_of(self, width: int, height: int) -> float:
         """Share of a picture's area, whose width and height are given in px."""
         return self.width * self.height / (width * height)

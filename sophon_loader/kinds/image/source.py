@@ -115,12 +115,12 @@ class PictureFile:
         """True while neither the file nor a part of it is on this host (`far_picture.py`)."""
         return False
 
-    def fetch(self, steps: Sequence[Step], *, whole: bool) -> tuple[Picture, int] | None:
+    def fetch(self, ways: Sequence[tuple[Step, ...]]) -> tuple[Picture, int] | None:
         """Get what a look needs, if it is not on this host.
 
         Args:
-            steps: from the decoded picture to where somebody looks.
-            whole: True if all of the picture is wanted.
+            ways: steps from the decoded picture to the point that is looked at; then those to other points whose pixels
+                may be wanted, too.
 
         Returns:
             The picture behind some of the steps, and their number; None if the file or a part of it is here.

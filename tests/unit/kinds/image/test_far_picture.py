@@ -79,7 +79,12 @@ def far(data: bytes, segment: int) -> tuple[Any, Made]:
 
 
 def crop(image: Any) -> Any:
-    return image.convert("RGB").crop((20, 30, 100, 90)).resize((48, 40), Image.Resampling.BILINEAR).transpose(0)
+    return (
+        image.convert("RGB")
+        .crop((20, 30, 100, 90))
+        .resize((48, 40), Image.Resampling.BILINEAR)
+        .transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    )
 
 
 def colours(image: Any) -> Any:
@@ -141,6 +146,21 @@ def test_a_picture_that_is_looked_at_twice_is_asked_for_as_its_file() -> None:
     image, made = far(FILES["JPEG"], 3)
     np.asarray(crop(image)), np.asarray(crop(image))
     assert made.asked == ["8-bit", "file"]
+
+
+def test_images_that_are_wanted_together_are_one_part_of_the_file() -> None:
+    image, made = far(FILES["JPEG"], 3)
+    part = image.crop((16, 16, 112, 96))
+    small = part.resize((12, 10), Image.Resampling.BILINEAR)
+    other = image.crop((20, 60, 130, 140)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    found = [np.asarray(one) for one in (small, part, other)]
+    assert made.asked == ["part"]
+    plain = Image.open(io.BytesIO(FILES["JPEG"]))
+    expected = plain.crop((16, 16, 112, 96)), plain.crop((20, 60, 130, 140)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    assert np.array_equal(found[0], np.asarray(expected[0].resize((12, 10), Image.Resampling.BILINEAR)))
+    assert np.array_equal(found[1], np.asarray(expected[0])) and np.array_equal(found[2], np.asarray(expected[1]))
+    corner = np.asarray(image.crop((200, 150, 230, 170)))
+    assert made.asked == ["part", "file"] and np.array_equal(corner, np.asarray(plain.crop((200, 150, 230, 170))))
 
 
 def test_metadata_comes_along_once_somebody_has_asked_for_it() -> None:
