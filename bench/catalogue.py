@@ -184,6 +184,16 @@ BENCHES = (
         "first",
     ),
     Bench(
+        "any-class-agent",
+        "bench.any_class_agent",
+        "What does an agent give datasets of user-defined classes, whose pictures are asked for one by one?",
+        "1.5 times the images/s of no-off where a crop comes first, 1.1 times the least bytes",
+        12,
+        (),
+        ("--samples", "64", "--rounds", "1"),
+        "first",
+    ),
+    Bench(
         "light-agent",
         "bench.light_agent",
         "What does an agent without torch take to start, in memory and on disk, next to one with it?",

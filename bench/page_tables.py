@@ -210,6 +210,23 @@ def other_torch(result: Result) -> str:
     return table((*shape, "first batch, s later"), rows)
 
 
+def any_class_agent(result: Result) -> str:
+    """Datasets of user-defined classes with an agent: images per second and bytes of `auto` and `no-off`."""
+    rows = [
+        (
+            row["shape"],
+            middle(row["images_per_s"]["no-off"], 0),
+            middle(row["images_per_s"]["auto"], 0),
+            spread(row["rate_ratio"], 2),
+            spread(row["bytes_ratio"], 2),
+            f"{row['bytes_of_least']:.2f}",
+        )
+        for row in result.rows["rows"]
+    ]
+    columns = ("a sample", "`no-off`, images/s", "`auto`, images/s", "ratio", "bytes, ratio", "bytes, of the least")
+    return table(columns, rows)
+
+
 def light_agent(result: Result) -> str:
     """Time to start, memory and disk of an agent, by the extras that are installed."""
     rows = [
@@ -513,6 +530,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "steadiness": steadiness,
     "latency": of_file("latency")(latency),
     "other-torch": of_file("other-torch")(other_torch),
+    "any-class-agent": of_file("any-class-agent")(any_class_agent),
     "light-agent": of_file("light-agent")(light_agent),
     "look-ahead": of_file("look-ahead")(latency),
     "look-ahead-large": of_file("look-ahead-large")(latency),

@@ -131,6 +131,7 @@ WRONG = {
     "bench.bed.__main__": ("--link-mbit -1", "--seconds 0"),
     "bench.programs": ("--data nowhere",),
     "bench.recorded": (),
+    "bench.any_class_agent": ("--data /nowhere", "--rounds 0", "--link-mbit 0", "--samples none", "--workers 0"),
     "bench.any_class": ("--data /nowhere", "--rounds 0", "--samples none"),
     "bench.against": (". --rounds 0 -- bench.planner", ". --figures ( -- bench.planner", ". -- bench.nonsense"),
 }
