@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from PIL import Image
 from torch.utils.data import get_worker_info
 
 from sophon_loader.auto.shared_live import Live
@@ -18,7 +19,7 @@ from sophon_loader.client.session import Session
 from sophon_loader.client.wanted import BatchId, Reply, Wanted
 from sophon_loader.decide.tariff import Prices
 from sophon_loader.encodings.registry import decode
-from sophon_loader.errors import AgentUnreachable, MalformedMessage, SophonError, must_leave
+from sophon_loader.errors import AgentUnreachable, MalformedMessage, SampleDiffers, SophonError, must_leave
 from sophon_loader.fleet.fleet import Fleet
 from sophon_loader.fleet.shared_route import SharedRoute
 from sophon_loader.fleet.worker_fleet import WorkerFleet
@@ -33,6 +34,7 @@ from sophon_loader.wire.messages import CHEAPEST
 from sophon_loader.workers.file_roots import FileRoots
 from sophon_loader.workers.headers_by_key import HeadersByKey
 from sophon_loader.workers.meter import Meter
+from sophon_loader.workers.verifying_pictures import PictureVerifier
 
 HEADERS_S = 2.0
 """Seconds that a header is waited for; then the picture is opened on this host."""
@@ -85,6 +87,8 @@ class AgentPictures:
         self._numbers = 0
         self._process: tuple[int, Session | Fleet | None, Row, Meter] | None = None
         self._dealer: Dealer | None = None
+        self._verifier = PictureVerifier(0.0)
+        self._differs: SampleDiffers | None = None
         self.keeps_info = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -116,7 +120,14 @@ class AgentPictures:
             self._ways.trust(session, _worker(), mounted=self._roots.mounted)
 
     def end(self) -> None:
-        """The sample has been made, or has failed."""
+        """The sample has been made, or has failed.
+
+        Raises:
+            SampleDiffers: a picture of it was found to be another one here. User code may have caught that error.
+        """
+        differs, self._differs = self._differs, None
+        if differs is not None:
+            raise differs
         if self._process is None:
             return
         _, session, _, meter = self._process
@@ -138,6 +149,8 @@ class AgentPictures:
             row = self._statistics.row(_worker())
             self._process = (os.getpid(), session, row, Meter(session, row))
             self._dealer = None if self._live is None else Dealer(self._live.tariff)
+            terms = self._ways.terms
+            self._verifier = PictureVerifier(0.0 if terms is None else terms.options.verify)
         return self._process[1:]
 
     # --- headers ----------------------------------------------------------------------------------------------
@@ -152,6 +165,9 @@ class AgentPictures:
             return None
         known = self._headers.of(key) or self._header_asked_for(session, key)
         if known is None or not known[1]:
+            return None
+        if not self._verifier.has_size(path, known[0]):
+            self._headers.forget(key)
             return None
         with contextlib.suppress(ValueError):
             return unpack(known[1]), known[0], OnePicture(self, key, known[0], path)
@@ -225,6 +241,31 @@ class AgentPictures:
         session.keep(())
         return self._taken(session, reply, row)
 
+    def verify(self, key: str, nbytes: int, path: str, program: Program | None, answer: tuple[int, Any]) -> None:
+        """Compare an answer with what this host makes of the file, if it is one of those to be compared.
+
+        Args:
+            key, nbytes, program: that were asked for.
+            path: of the file on this host.
+            answer: of the agent.
+
+        Raises:
+            SampleDiffers: this host makes another picture.
+        """
+        row = self._of_this_process()[1]
+        if not self._verifier.due(key, program, nbytes, row):
+            return
+        keeps_info = self.keeps_info
+
+        def again() -> tuple[int, Any]:
+            return self.ask(key, nbytes, program, pixels=True)
+
+        try:
+            row.add(verified=self._verifier.verify(path, program, answer, again, keeps_info=keeps_info))
+        except SampleDiffers as differs:
+            self._differs = differs
+            raise
+
     def _wanted(self, key: str, nbytes: int, program: Program | None, *, pixels: bool) -> Wanted:
         prices: Prices | None = None
         if program is not None and self._dealer is not None:
@@ -255,9 +296,9 @@ class AgentPictures:
         try:
             value = decode(sample.encoding, sample.meta, reply.payload)
             if sample.cut > reply.wanted.cut:
-                raise MalformedMessage(
-                    f"an agent must answer at segment {reply.wanted.cut} or before, got {sample.cut}"
-                )
+                raise MalformedMessage(f"segment must be at most {reply.wanted.cut}, got {sample.cut} from an agent")
+            if isinstance(value, Image.Image) != (sample.cut > 0):
+                raise MalformedMessage(f"segment {sample.cut} must be of another type, got {type(value)} from an agent")
         except Exception as error:
             if must_leave(error):
                 raise
@@ -303,12 +344,14 @@ class OnePicture:
 
     def _asked(self, program: Program | None, *, pixels: bool) -> tuple[int, Any]:
         try:
-            return self._pictures.ask(self._key, self._nbytes, program, pixels=pixels)
+            answer = self._pictures.ask(self._key, self._nbytes, program, pixels=pixels)
         except SophonError as error:
             try:
                 return 0, self._pictures.read_here(self._path)
             except OSError as other:
                 raise other from error
+        self._pictures.verify(self._key, self._nbytes, self._path, program, answer)
+        return answer
 
 
 def _worker() -> int:

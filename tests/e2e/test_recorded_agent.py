@@ -16,7 +16,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset
 from torchvision import transforms
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
-from sophon_loader.errors import ConfigError, OffloadWarning
+from sophon_loader.errors import ConfigError, OffloadWarning, SampleDiffers
 from sophon_loader.recording.opener import can_defer
 from sophon_loader.workers.alike import difference
 from tests.support.agents import Agent, agent_for
@@ -143,8 +143,8 @@ def test_policies_that_plan_nothing_per_sample(root: Path, agent: Agent, policy:
     arguments: dict[str, Any] = {"num_workers": 1, "agent": agent.address("photos"), "policy": policy, **LOADER}
     loader = OffloadingDataLoader(Pictures(root), **arguments)
     assert difference(epochs(loader, 1), expected) is None
-    cuts = loader.report().as_dict()["cuts"]
-    assert max(cuts) == {"no-off": 0, "resize-off": 2, "all-off": 3}[policy]
+    report = loader.report().as_dict()
+    assert report["verified"] == 16 and max(report["cuts"]) == {"no-off": 0, "resize-off": 2, "all-off": 3}[policy]
     loader.close()
 
 
@@ -193,6 +193,35 @@ def test_files_that_are_replaced_are_those_of_now(root: Path, tmp_path: Path) ->
         for seed in (0, 50):
             written(seed)
             assert difference(epochs(loader, 1), epochs(DataLoader(Views(tmp_path), **LOADER), 1)) is None
+
+
+class SwallowsAll(Pictures):
+    """Code that catches each error."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except Exception:
+            return {"image": torch.zeros(3, 64, 64), "draws": (0.0, 0.0, 0.0), "index": index}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_pictures_that_differ_at_the_agent_end_the_run(tmp_path: Path, workers: int) -> None:
+    """Copies of the same size and shape, with other pixels."""
+    for name in ("here", "there"):
+        (tmp_path / name / "images").mkdir(parents=True)
+        for number in range(8):
+            path = tmp_path / name / "images" / f"{number}.jpg"
+            picture(200, 160, number + (name == "there")).save(path, quality=90)
+    sizes = [max(one.stat().st_size for one in tmp_path.rglob(f"{number}.jpg")) for number in range(8)]
+    for path in tmp_path.rglob("*.jpg"):
+        os.truncate(path, sizes[int(path.stem)])  # zeros behind the end of the picture
+    with agent_for({"photos": tmp_path / "there"}) as running:
+        address = running.ready().address("photos")
+        loader = OffloadingDataLoader(SwallowsAll(tmp_path / "here"), agent=address, num_workers=workers, **LOADER)
+        with pytest.raises(SampleDiffers, match="must be the same at both ends"):
+            list(loader)
+        loader.close()
 
 
 def test_a_folder_that_is_not_in_the_export(root: Path, agent: Agent, tmp_path: Path) -> None:

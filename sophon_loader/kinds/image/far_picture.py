@@ -129,6 +129,8 @@ class FarPicture(PictureFile):
         keeps_info = self._supplier.keeps_info
         program, pixels = self.program(steps, ""), not others and self._sends_pixels(steps)
         segment, value = self._supplier.made(program, pixels=pixels)
+        if not self._suits(segment, value, steps):
+            segment, value = 0, self._supplier.file()
         if isinstance(value, PartOfFile):
             self.part = value
             if keeps_info:
@@ -147,6 +149,15 @@ class FarPicture(PictureFile):
     def is_far(self) -> bool:
         """See `PictureFile.is_far`."""
         return self._data is None and self.part is None
+
+    def _suits(self, segment: int, value: Any, steps: Sequence[Step]) -> bool:
+        """True if a value is of the size and mode that it must have at its segment."""
+        if isinstance(value, PartOfFile):
+            return (value.window.full_width, value.window.full_height) == self.shape[:2]
+        shape = self.shape
+        for step in steps[: steps_until(SEGMENTS[segment], steps)]:
+            shape = output(step, shape) or shape
+        return not segment or shape == Shape(value.width, value.height, value.mode)
 
     def _sends_pixels(self, steps: Sequence[Step]) -> bool:
         """True if our C can go on from the pixels at each segment."""
