@@ -94,8 +94,8 @@ class PictureVerifier:
         if not found:
             return True
         raise SampleDiffers(
-            f"a picture of {path} must be the same at both ends, got another one from the agent: {found}; see that both "
-            "hosts hold the same files and have the same Pillow. Do not train with this agent until you know the "
+            f"a picture of {path} must be the same at both ends, got another one from the agent: {found}; see that "
+            "both hosts hold the same files and have the same Pillow. Do not train with this agent until you know the "
             "cause: earlier samples may be wrong too"
         )
 
