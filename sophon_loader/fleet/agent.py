@@ -199,7 +199,7 @@ class Agent:
         if isinstance(self._where, LocalAgent):
             self._served()
         address = Address("", EXPORT) if isinstance(self._where, LocalAgent) else self._where
-        terms = proposed(chains, address, self._options, seed)
+        terms = proposed(chains, address, self._options, seed, by_programs=self._data.by_programs)
         return replace(terms, files_here=self.files_here)
 
     @functools.cached_property

@@ -78,7 +78,9 @@ class Agreement:
         return Agreed(self.terms, self.reach, self.locations.place)
 
 
-def proposed(chains: Sequence[Chain], address: Address, options: OffloadOptions, seed: Seed) -> Terms:
+def proposed(
+    chains: Sequence[Chain], address: Address, options: OffloadOptions, seed: Seed, *, by_programs: bool = False
+) -> Terms:
     """What the loader brings into an agreement: terms without an instance and encodings.
 
     Args:
@@ -86,7 +88,12 @@ def proposed(chains: Sequence[Chain], address: Address, options: OffloadOptions,
         address: of the agent.
         options: time-outs and limits.
         seed: of the run.
+        by_programs: True for a dataset of any class, see `datasets.opened_files`: no pipeline is registered. Its first
+            source is asked for without the metadata of pictures, the second with it.
     """
+    if by_programs:
+        keep_info = tuple(number > 0 for number, _ in enumerate(chains))
+        return Terms(address, options, "", tuple(b"" for _ in chains), keep_info, seed, ())
     registrations = tuple(registration_of(chain, software()) for chain in chains)
     keep_info = tuple(chain.keeps_info for chain in chains)
     return Terms(address, options, "", registrations, keep_info, seed, ())
@@ -129,7 +136,7 @@ class Handshake:
         self._is_one_of_several = is_one_of_several
         self._chains = chains
         self._allowed = allowed
-        self._terms = proposed(chains, address, options, seed)
+        self._terms = proposed(chains, address, options, seed, by_programs=data.by_programs)
         self._welcome: Welcome | None = None
         self._known: list[int] = []
         """Per source, how many ops of its pipeline the agent knows, as far as it has built them."""
@@ -221,8 +228,7 @@ class Handshake:
         return Agreement(terms, self._locations, reach, welcome.cores, terms.allowed, tuple(notes), str(terms.address))
 
     def _agreement_on_files(self, welcome: Welcome) -> Agreement:
-        """As `_agreement`, for a dataset of any class: its first source is asked for without metadata of pictures, the
-        second with it."""
+        """As `_agreement`, for a dataset of any class."""
         takes, alike = self._takes_programs, PIXELS.isdisjoint(self._differ)
         notes = notes_on_openers()
         if not takes:
@@ -233,8 +239,6 @@ class Handshake:
             )
         terms = replace(
             self._terms,
-            registrations=tuple(b"" for _ in self._chains),
-            keep_info=tuple(number > 0 for number, _ in enumerate(self._chains)),
             known=tuple(NOT_ASKED for _ in self._chains),
             by_programs=takes,
         )
