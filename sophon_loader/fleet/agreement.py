@@ -29,6 +29,7 @@ _OR_OTHER_TORCH = (
     ", or its workers have another type of CPU, or their maths libraries choose other instructions (MKL_CBWR, "
     "ONEDNN_MAX_CPU_ISA), or they set torch otherwise"
 )
+_SAY_WHERE = ", or say by OffloadOptions(roots=...) which folder on this host is which of the export's"
 NOT_ASKED = -1
 """Stands in `Terms.known` for a pipeline that the agent is not told of."""
 BUILD_S = 60.0
@@ -141,11 +142,14 @@ class Handshake:
         agreed = replace(options, window=min(options.window, welcome.max_outstanding))
         self._terms = terms = replace(self._terms, options=agreed, instance=welcome.instance, allowed=offered)
         self._locations, looked_for = look_for(self._connection, self._data, address, options)
-        if self._is_one_of_several:
+        several = self._is_one_of_several
+        if given := self._data.given_roots:
+            looked_for = looked_for.below_given_roots(given, terms, is_one_of_several=several)
+        elif several:
             if not looked_for.any_there:
                 many = look_for(self._connection, self._data, address, options, PROBED_OF_SEVERAL)
                 self._locations, looked_for = many
-            looked_for = looked_for.of_those_there(terms)
+            looked_for = looked_for.of_those_there(terms, _SAY_WHERE if self._data.by_programs else "")
         elif self._data.by_programs and looked_for.some_the_same:
             looked_for = looked_for.of_those_there(terms)  # others may be of another folder
         check_files(looked_for, terms, self._connection)

@@ -12,6 +12,7 @@ from sophon_loader.client.connection import Connection
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
 from sophon_loader.datasets.folders import what_is_there
+from sophon_loader.datasets.given_roots import GivenRoots
 from sophon_loader.datasets.locations import Locations, last_names
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.errors import ConfigError
@@ -40,8 +41,36 @@ class LookedFor:
     def any_there(self) -> bool:
         return any(nbytes != NO_FILE for _, _, nbytes in self.files)
 
-    def of_those_there(self, terms: Terms) -> LookedFor:
+    def below_given_roots(self, roots: GivenRoots, terms: Terms, *, is_one_of_several: bool) -> LookedFor:
+        """The same without what is not there, for folders that the user has given.
+
+        Args:
+            roots: those folders.
+            terms: of the agent.
+            is_one_of_several: whether others may have all that it lacks.
+
+        Raises:
+            ConfigError: no file below one of the folders is there.
+        """
+        there = [one for one in self.files if one[2] != NO_FILE]
+        if not is_one_of_several:
+            found = {roots.root_of(path) for _, path, _ in there if path is not None}
+            for key, path, _ in self.files:
+                if path is not None and (root := roots.root_of(path)) not in found:
+                    told = what_is_there(terms.address, terms.options)
+                    raise ConfigError(
+                        f"roots must say which folder at the agent has the files below {root}, got {key!r} for {path}, "
+                        f"and no such file in {self.root} at {terms.address}{told and ': '}{told}; correct the folder "
+                        "in OffloadOptions(roots=...)"
+                    )
+        return LookedFor(self.root, there[:_PROBED])
+
+    def of_those_there(self, terms: Terms, remedy: str = "") -> LookedFor:
         """The same without what is not there.
+
+        Args:
+            terms: of the agent.
+            remedy: what a user may do besides.
 
         Raises:
             ConfigError: that is all.
@@ -52,7 +81,7 @@ class LookedFor:
             raise ConfigError(
                 f"each of several agents must have some files of the dataset, got {terms.address}, whose export is "
                 f"{self.root}{told and ': '}{told}; it has none of {counted(len(self.files), 'file')} that were looked "
-                f"for, such as {self.files[0][0]!r}; leave it out, or correct its folder"
+                f"for, such as {self.files[0][0]!r}; leave it out, or correct its folder{remedy}"
             )
         return LookedFor(self.root, there)
 
@@ -83,7 +112,7 @@ def look_for(
     """
     usual = Locations(data, address)
     first = _asked_for(connection, data, usual, options, count)
-    if first.any_there:
+    if first.any_there or data.given_roots:
         return usual, first
     for inner in usual.folders_inside():
         locations = Locations(data, address, inner)

@@ -159,8 +159,14 @@ class Parts:
         settings = self._settings
         if settings.agent is None or why_no_agent(settings):
             return None
-        data = opened_files(files, dataset)
+        data = opened_files(files, dataset, settings.options.roots)
         if data is None:
+            if settings.options.roots:
+                told = ", ".join(settings.options.roots)
+                self._owed_warning = (
+                    f"Nothing is offloaded: its first samples open no picture below {told}, which are the roots of "
+                    "OffloadOptions; add the folder that they lie in."
+                )
             return None
         samples = len(dataset) if hasattr(dataset, "__len__") else 0
         return RecordedEngine(data, replace(settings, tail=None), samples)

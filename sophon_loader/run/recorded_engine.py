@@ -65,7 +65,7 @@ class RecordedEngine(Engine):
         root = self.data.sources[0].root
         assert root is not None, "the files were opened on this host"
         where = self._settings.agent
-        roots = FileRoots(root, where.folder if isinstance(where, Address) else "")
+        roots = FileRoots(root, where.folder if isinstance(where, Address) else "", self.data.given_roots)
         furthest = _FURTHEST.get(type(self._settings.policy), ALL_STEPS)
         return AgentPictures(
             self._contact.routes,

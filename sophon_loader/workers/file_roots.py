@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from sophon_loader.datasets.given_roots import NOT_GIVEN, GivenRoots
+
 
 class FileRoots:
     """A folder on this host and the folder of an export with the same files, once an agent has agreed.
@@ -12,6 +14,8 @@ class FileRoots:
         root: folder on this host, absolute, that holds the files.
         folder: of the export, as the user's address names it; "" for the whole export. Files outside of it are not
             asked for.
+        given: the pairs of folders that the user has given; then `root` counts for nothing, and the agent's folder
+            alone is learnt.
 
     Example:
         >>> roots = FileRoots("/mnt/photos/train/cat", folder="")
@@ -20,8 +24,8 @@ class FileRoots:
         'train/dog/7.jpg'
     """
 
-    def __init__(self, root: str, folder: str) -> None:
-        self._root, self._folder = root, folder
+    def __init__(self, root: str, folder: str, given: GivenRoots = NOT_GIVEN) -> None:
+        self._root, self._folder, self._given = root, folder, given
         self._prefix = ""
         self._key_prefix: str | None = None
 
@@ -33,6 +37,9 @@ class FileRoots:
                 the root that corresponds to it.
         """
         folder, inner = place
+        if self._given:
+            self._key_prefix = f"{folder}/" if folder else ""
+            return
         root = os.path.join(self._root, inner.rstrip("/")) if inner else self._root
         # Neighbours of the files that were looked for are in the export, too, as far as the user's address reaches.
         while folder != self._folder and folder and os.path.basename(root) == os.path.basename(folder):
@@ -43,7 +50,7 @@ class FileRoots:
     @property
     def mounted(self) -> bool:
         """True if the folder is on this host now."""
-        return os.path.isdir(self._root)
+        return self._given.mounted if self._given else os.path.isdir(self._root)
 
     def key_of(self, path: str) -> str | None:
         """Return a file's path in the export; None if it lies elsewhere, or before an agent has agreed.
@@ -54,6 +61,9 @@ class FileRoots:
         if self._key_prefix is None:
             return None
         whole = path if path.startswith("/") and "/." not in path and "//" not in path else os.path.abspath(path)
+        if self._given:
+            key = self._given.key_of(whole)
+            return None if key is None else self._key_prefix + key
         if not whole.startswith(self._prefix):
             return None
         return self._key_prefix + whole[len(self._prefix) :]

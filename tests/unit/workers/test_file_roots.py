@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sophon_loader.datasets.given_roots import GivenRoots
 from sophon_loader.workers.file_roots import FileRoots
 
 HERE = "/mnt/photos/train/cat"
@@ -30,3 +31,10 @@ def test_keys(root: str, folder: str, place: tuple[str, str], path: str, key: st
     assert roots.key_of(path) is None, "no agent has agreed"
     roots.agreed_on(place)
     assert roots.key_of(path) == key
+
+
+def test_folders_that_are_given_lie_below_the_agents() -> None:
+    roots = FileRoots("/", "", GivenRoots({"/mnt/masks": "new"}))
+    assert roots.key_of("/mnt/masks/1.png") is None, "no agent has agreed"
+    roots.agreed_on(("sets/7", ""))
+    assert [roots.key_of(path) for path in ("/mnt/masks/../masks/1.png", HERE)] == ["sets/7/new/1.png", None]
