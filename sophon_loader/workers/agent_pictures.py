@@ -30,7 +30,7 @@ from sophon_loader.measures.counters import Row, Statistics
 from sophon_loader.programs.program import Program
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.messages import CHEAPEST
-from sophon_loader.workers.file_roots import FileRoots
+from sophon_loader.workers.file_roots import FileRoots, Place
 from sophon_loader.workers.headers_by_key import HeadersByKey
 from sophon_loader.workers.meter import Meter
 
@@ -75,6 +75,8 @@ class AgentPictures:
         self._routes = tuple(routes)
         self._ways = WorkerFleet(routes)
         self._roots = roots
+        self._folders: list[str] = []
+        """Of the agents that have agreed, see `FileRoots.agreed_on`."""
         self._statistics = statistics
         self._live = live
         self._furthest = furthest
@@ -128,10 +130,11 @@ class AgentPictures:
     def _of_this_process(self) -> tuple[Session | Fleet | None, Row, Meter]:
         if self._ways.look():
             self.close()
-            self._roots.agreed_on(self._ways.agreed[0].place)
+            places = [Place(one.terms.address.folder, *one.place) for one in self._ways.agreed]
+            self._folders = self._roots.agreed_on(places)
         if self._process is None or self._process[0] != os.getpid():
             worker = get_worker_info()
-            session = self._ways.session(_worker(), 1 if worker is None else worker.num_workers)
+            session = self._ways.session(_worker(), 1 if worker is None else worker.num_workers, self._folders)
             if session is not None:
                 for lane in session.lanes:
                     lane.header_questions.told = self._learn
@@ -154,7 +157,7 @@ class AgentPictures:
         if known is None or not known[1]:
             return None
         with contextlib.suppress(ValueError):
-            return unpack(known[1]), known[0], OnePicture(self, key, known[0], path)
+            return unpack(known[1]), known[0], OnePicture(self, known[0], path)
         return None
 
     def opened_here(self, nbytes: int) -> None:
@@ -198,11 +201,11 @@ class AgentPictures:
 
     # --- pictures ---------------------------------------------------------------------------------------------
 
-    def ask(self, key: str, nbytes: int, program: Program | None, *, pixels: bool) -> tuple[int, Any]:
+    def ask(self, path: str, nbytes: int, program: Program | None, *, pixels: bool) -> tuple[int, Any]:
         """Ask for a picture, and wait for it.
 
         Args:
-            key: of its file, in the export.
+            path: of its file on this host.
             nbytes: size of the file.
             program: None for the file.
             pixels: False for the file or a part of it.
@@ -216,6 +219,9 @@ class AgentPictures:
         session, row, _ = self._of_this_process()
         if session is None:
             raise AgentUnreachable("an agent must answer, got none")
+        key = self._roots.key_of(path)  # by now: another one where other agents have agreed since its header came
+        if key is None:
+            raise AgentUnreachable(f"an agent must have {path}, got none that has its folder")
         wanted = self._wanted(key, nbytes, program, pixels=pixels)
         self._numbers += 1
         batch = BatchId(-1, 0, self._numbers)
@@ -232,7 +238,7 @@ class AgentPictures:
         source = WITH_INFO if self.keeps_info else WITHOUT_INFO
         if program is None or (prices is None and self._dealer is not None) or not self._furthest:
             return Wanted(source, 0, FILE, "file", key)
-        drawn = DrawnProgram(program.pack(), nbytes, tuple(range(ALL_STEPS + 1)))
+        drawn = DrawnProgram(replace(program, file=key).pack(), nbytes, tuple(range(ALL_STEPS + 1)))
         furthest = self._furthest if pixels else FILE
         if prices is None:
             return Wanted(source, 0, furthest, "pixels", key, drawn=drawn)
@@ -275,13 +281,12 @@ class OnePicture:
 
     Args:
         pictures: of this process.
-        key: of the picture's file.
-        nbytes: size of the file.
+        nbytes: size of the picture's file.
         path: of the file on this host.
     """
 
-    def __init__(self, pictures: AgentPictures, key: str, nbytes: int, path: str) -> None:
-        self._pictures, self._key, self._nbytes, self._path = pictures, key, nbytes, path
+    def __init__(self, pictures: AgentPictures, nbytes: int, path: str) -> None:
+        self._pictures, self._nbytes, self._path = pictures, nbytes, path
 
     @property
     def keeps_info(self) -> bool:
@@ -299,11 +304,11 @@ class OnePicture:
 
     def made(self, program: Program, *, pixels: bool) -> tuple[int, Any]:
         """See `Supplier.made`."""
-        return self._asked(replace(program, file=self._key), pixels=pixels)
+        return self._asked(program, pixels=pixels)
 
     def _asked(self, program: Program | None, *, pixels: bool) -> tuple[int, Any]:
         try:
-            return self._pictures.ask(self._key, self._nbytes, program, pixels=pixels)
+            return self._pictures.ask(self._path, self._nbytes, program, pixels=pixels)
         except SophonError as error:
             try:
                 return 0, self._pictures.read_here(self._path)
