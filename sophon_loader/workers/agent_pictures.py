@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from torch.utils.data import get_worker_info
+from xxhash import xxh3_64_intdigest
 
 from sophon_loader.auto.shared_live import Live
 from sophon_loader.auto.shared_tariff import Dealer
@@ -29,7 +31,7 @@ from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.measures.counters import Row, Statistics
 from sophon_loader.programs.program import Program
 from sophon_loader.wire.failures import error_of
-from sophon_loader.wire.messages import CHEAPEST
+from sophon_loader.wire.messages import CHEAPEST, NO_FILE
 from sophon_loader.workers.file_roots import FileRoots, Place
 from sophon_loader.workers.headers_by_key import HeadersByKey
 from sophon_loader.workers.meter import Meter
@@ -38,6 +40,19 @@ HEADERS_S = 2.0
 """Seconds that a header is waited for; then the picture is opened on this host."""
 WITHOUT_INFO, WITH_INFO = 0, 1
 """Numbers of the sources that pictures are asked for by: without the metadata of their files, and with it."""
+
+
+@dataclass
+class _Asked:
+    """A file whose header was asked for.
+
+    Args:
+        key: of it.
+        lacked_by: numbers of the agents that have answered that they lack it.
+    """
+
+    key: str
+    lacked_by: set[int] = field(default_factory=set)
 
 
 class AgentPictures:
@@ -77,13 +92,15 @@ class AgentPictures:
         self._roots = roots
         self._folders: list[str] = []
         """Of the agents that have agreed, see `FileRoots.agreed_on`."""
+        self._nowhere = NO_FILE
+        """Stands for the size of a file that none of these agents has; others may have it."""
         self._statistics = statistics
         self._live = live
         self._furthest = furthest
         self._iteration = iteration
         self._headers = headers
-        self._asked: dict[int, str] = {}
-        """Keys of the files whose headers were asked for, by the number in the question; the newest ones."""
+        self._asked: dict[int, _Asked] = {}
+        """Files whose headers were asked for, by the number in the question; the newest ones."""
         self._numbers = 0
         self._process: tuple[int, Session | Fleet | None, Row, Meter] | None = None
         self._dealer: Dealer | None = None
@@ -132,12 +149,14 @@ class AgentPictures:
             self.close()
             places = [Place(one.terms.address.folder, *one.place) for one in self._ways.agreed]
             self._folders = self._roots.agreed_on(places)
+            instances = "\n".join(sorted(one.terms.instance for one in self._ways.agreed))
+            self._nowhere = NO_FILE - 1 - (xxh3_64_intdigest(instances.encode()) >> 2)
         if self._process is None or self._process[0] != os.getpid():
             worker = get_worker_info()
             session = self._ways.session(_worker(), 1 if worker is None else worker.num_workers, self._folders)
             if session is not None:
-                for lane in session.lanes:
-                    lane.header_questions.told = self._learn
+                for number, lane in enumerate(session.lanes):
+                    lane.header_questions.told = partial(self._learn, number)
             row = self._statistics.row(_worker())
             self._process = (os.getpid(), session, row, Meter(session, row))
             self._dealer = None if self._live is None else Dealer(self._live.tariff)
@@ -153,7 +172,9 @@ class AgentPictures:
         key = self._roots.key_of(path)
         if key is None:
             return None
-        known = self._headers.of(key) or self._header_asked_for(session, key)
+        known = self._headers.of(key)
+        if known is None or (known[0] < 0 and known[0] != self._nowhere):
+            known = self._header_asked_for(session, key)
         if known is None or not known[1]:
             return None
         with contextlib.suppress(ValueError):
@@ -186,18 +207,34 @@ class AgentPictures:
 
     def _header_asked_for(self, session: Session | Fleet, key: str) -> tuple[int, bytes] | None:
         self._numbers += 1
-        self._asked[self._numbers] = key
+        asked = self._asked[self._numbers] = _Asked(key)
         if len(self._asked) > MAX_UNANSWERED:
             del self._asked[next(iter(self._asked))]
-        session.ask_headers([Wanted(WITHOUT_INFO, self._numbers, FILE, "file", key)])
+        wanted = Wanted(WITHOUT_INFO, self._numbers, FILE, "file", key)
+        session.ask_headers([wanted])
         session.await_headers(HEADERS_S)
+        if asked.lacked_by:
+            for number, lane in enumerate(session.lanes):
+                if number not in asked.lacked_by:
+                    lane.ask_headers([wanted])
+            session.await_headers(HEADERS_S)
+            if len(asked.lacked_by) == len(session.lanes):
+                self._headers.learn(key, self._nowhere, b"")
         return self._headers.of(key)
 
-    def _learn(self, numbers: Sequence[int], nbytes: Sequence[int], packed: Sequence[bytes]) -> None:
+    def _learn(self, agent: int, numbers: Sequence[int], nbytes: Sequence[int], packed: Sequence[bytes]) -> None:
         for number, size, header in zip(numbers, nbytes, packed, strict=True):
-            key = self._asked.pop(number, None)
-            if key is not None and len(header) in (0, PACKED_NBYTES):
-                self._headers.learn(key, size, header)
+            asked = self._asked.get(number)
+            if asked is None or len(header) not in (0, PACKED_NBYTES):
+                continue
+            if size == NO_FILE:
+                asked.lacked_by.add(agent)
+                session = None if self._process is None else self._process[1]
+                if isinstance(session, Fleet):
+                    session.note_lacking(agent, asked.key)
+            else:
+                del self._asked[number]
+                self._headers.learn(asked.key, size, header)
 
     # --- pictures ---------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader
 
 from sophon_loader import OffloadingDataLoader
+from sophon_loader.errors import ConfigError
 from sophon_loader.recording.opener import can_defer
 from sophon_loader.workers.alike import difference
 from tests.e2e.test_recorded_agent import LOADER, Pictures, Views, epochs, root, seeded
@@ -88,6 +90,33 @@ def test_replicas_may_have_the_files_in_folders_of_other_names(tmp_path: Path) -
         assert difference(epochs(loader, 1), expected) is None
         assert sum(sent(loader)) == len(files) and min(sent(loader)) > 0
         loader.close()
+
+
+@pytest.fixture
+def shards(root: Path, tmp_path: Path) -> Iterator[list[Agent]]:
+    """Two: one has the pictures of folder 0, the other one all the rest."""
+    for number in range(3):
+        shutil.copytree(root / "images" / str(number), tmp_path / f"{min(number, 1)}/images/{number}")
+    with ExitStack() as stack:
+        yield [stack.enter_context(agent_for({EXPORT: tmp_path / str(number)})).ready() for number in range(2)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_shards_send_what_they_have(root: Path, shards: list[Agent], workers: int) -> None:
+    expected = epochs(DataLoader(Pictures(root), num_workers=workers, **LOADER), 1)
+    options = replace(PATIENT, roots={str(root): ""})
+    loader = loader_of(Pictures(root), [one.address() for one in shards], workers, options=options)
+    assert difference(epochs(loader, 1), expected) is None
+    report = loader.report().as_dict()
+    assert report["fallbacks"] == 0 and sum(sent(loader)) == report["samples"] >= len(Pictures(root))
+    assert min(sent(loader)) > 0
+    loader.close()
+
+
+def test_a_shard_without_the_first_files_needs_to_be_placed(root: Path, shards: list[Agent]) -> None:
+    loader = loader_of(Pictures(root), [one.address() for one in shards], shuffle=False)
+    with pytest.raises(ConfigError, match=r"must have some files .*, or say by OffloadOptions\(roots=...\)"):
+        list(loader)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
