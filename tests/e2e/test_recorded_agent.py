@@ -272,6 +272,16 @@ def test_what_such_a_dataset_cannot_have(root: Path, agent: Agent, arguments: di
     assert difference(epochs(loader, 1), epochs(DataLoader(Pictures(root), **LOADER), 1)) is None
 
 
+def test_the_report_says_what_such_a_dataset_cannot_have(root: Path, agent: Agent, tmp_path: Path) -> None:
+    options = OffloadOptions(cache=str(tmp_path / "cache"), cache_gb=1)
+    loader = OffloadingDataLoader(Pictures(root), agent=agent.address("photos"), options=options, **LOADER)
+    epochs(loader, 1)
+    about = [note for note in loader.report().notes if "kept" in note or "cache" in note]
+    assert about == ["no file is kept on this host, because the dataset cannot be taken apart"]
+    assert loader.report().offloading and not (tmp_path / "cache").exists()
+    loader.close()
+
+
 def test_without_recording_nothing_is_asked_for(root: Path, agent: Agent) -> None:
     with pytest.warns(OffloadWarning, match="Nothing is offloaded"):
         loader = OffloadingDataLoader(
