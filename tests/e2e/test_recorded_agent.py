@@ -20,6 +20,7 @@ from sophon_loader.errors import ConfigError, OffloadWarning
 from sophon_loader.recording.opener import can_defer
 from sophon_loader.workers.alike import difference
 from tests.support.agents import Agent, agent_for
+from tests.support.archives import location_of
 from tests.support.loaders import QUICK
 from tests.support.pictures import picture
 
@@ -280,6 +281,19 @@ def test_the_report_says_what_such_a_dataset_cannot_have(root: Path, agent: Agen
     assert about == ["no file is kept on this host, because the dataset cannot be taken apart"]
     assert loader.report().offloading and not (tmp_path / "cache").exists()
     loader.close()
+
+
+@pytest.mark.parametrize("writer", ["tarfile-gnu", "zipfile"])
+def test_an_archive_of_the_mounted_folder(root: Path, tmp_path: Path, writer: str) -> None:
+    expected = epochs(DataLoader(Masked(root), **LOADER), 1)
+    exports = {"photos": location_of(root, tmp_path / "archive", writer)}
+    with agent_for(exports, "--index-folder", str(tmp_path / "indexes")) as running:
+        address = running.ready().address("photos")
+        loader = OffloadingDataLoader(Masked(root), agent=address, **LOADER)
+        assert difference(epochs(loader, 1), expected) is None
+        report = loader.report().as_dict()
+        assert report["fallbacks"] == 0 < report["wire_bytes"] < 0.9 * report["file_bytes"], "parts of files are sent"
+        loader.close()
 
 
 def test_without_recording_nothing_is_asked_for(root: Path, agent: Agent) -> None:
