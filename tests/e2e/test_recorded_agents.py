@@ -20,7 +20,7 @@ from sophon_loader import OffloadingDataLoader
 from sophon_loader.errors import ConfigError
 from sophon_loader.recording.opener import can_defer
 from sophon_loader.workers.alike import difference
-from tests.e2e.test_recorded_agent import LOADER, Pictures, Views, epochs, root, seeded
+from tests.e2e.test_recorded_agent import FILES, LOADER, Pictures, Views, epochs, root, seeded
 from tests.support.agents import EXPORT, Agent, agent_for, until
 from tests.support.pictures import picture
 from tests.support.replicas import PATIENT, SOON, sent
@@ -93,12 +93,17 @@ def test_replicas_may_have_the_files_in_folders_of_other_names(tmp_path: Path) -
 
 
 @pytest.fixture
-def shards(root: Path, tmp_path: Path) -> Iterator[list[Agent]]:
-    """Two: one has the pictures of folder 0, the other one all the rest."""
+def halves(root: Path, tmp_path: Path) -> list[Path]:
+    """What two shards export: one has the pictures of folder 0, the other one all the rest."""
     for number in range(3):
         shutil.copytree(root / "images" / str(number), tmp_path / f"{min(number, 1)}/images/{number}")
+    return [tmp_path / "0", tmp_path / "1"]
+
+
+@pytest.fixture
+def shards(halves: list[Path]) -> Iterator[list[Agent]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(agent_for({EXPORT: tmp_path / str(number)})).ready() for number in range(2)]
+        yield [stack.enter_context(agent_for({EXPORT: half})).ready() for half in halves]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -140,3 +145,21 @@ def test_an_agent_joins_a_roster(root: Path, roster: Path, announced: MakeAgent,
     seeded()
     plain = DataLoader(ConcatDataset([Pictures(root)] * 200), num_workers=workers, **LOADER)
     assert difference(found, list(islice(plain, len(found)))) is None
+
+
+def test_a_shard_that_joins_sends_what_none_had(
+    root: Path, roster: Path, announced: MakeAgent, halves: list[Path]
+) -> None:
+    announced(halves[0])
+    options = replace(PATIENT, roots={str(root): ""})
+    loader = loader_of(Pictures(root), f"file://{roster}/{EXPORT}", options=options)
+
+    def read_here() -> int:
+        before = sum(sent(loader))
+        list(loader)
+        return int(loader.report().as_dict()["samples"]) - (sum(sent(loader)) - before)
+
+    assert len(list(loader)) == FILES // 4 and read_here() > 0
+    announced(halves[1])
+    until(lambda: read_here() == 0, "all pictures come from agents")
+    loader.close()
