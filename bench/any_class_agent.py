@@ -80,11 +80,11 @@ def loader_of(address: str, shape: str, policy: str, options: dict[str, Any], no
     quiet()
     ask, noting = AgentPictures.ask, Path(noted) / "on"
 
-    def noting_ask(self: AgentPictures, key: str, nbytes: int, program: Program | None, *, pixels: bool) -> Any:
+    def noting_ask(self: AgentPictures, path: str, nbytes: int, program: Program | None, *, pixels: bool) -> Any:
         if noting.exists():
             with (Path(noted) / f"{os.getpid()}.txt").open("a") as out:
-                print(key, "" if program is None else program.pack().hex(), sep="\t", file=out)
-        return ask(self, key, nbytes, program, pixels=pixels)
+                print(path, "" if program is None else program.pack().hex(), sep="\t", file=out)
+        return ask(self, path, nbytes, program, pixels=pixels)
 
     AgentPictures.ask = noting_ask  # type: ignore[method-assign]
     files = pictures(Path(options["data"]))
@@ -111,15 +111,14 @@ def pictures(data: Path) -> list[Path]:
     return sorted(one for one in data.rglob("*") if one.suffix.lower() in _KINDS)
 
 
-def least_nbytes(data: Path, key: str, packed: str) -> int:
+def least_nbytes(path: str, packed: str) -> int:
     """Bytes of the smallest of a picture's file, the part that its program reads, and its pixels in any encoding.
 
     Args:
-        data: folder of the files.
-        key: of the file in it.
+        path: of the file.
         packed: program in hexadecimal; "" for the file.
     """
-    file = (data / key).read_bytes()
+    file = Path(path).read_bytes()
     if not packed:
         return len(file)
     begun, found = begin_program(Program.unpack(bytes.fromhex(packed)), file), [len(file)]
@@ -164,7 +163,7 @@ def measured(shape: str, options: Any, rounds: int) -> dict[str, Any]:
                 rows[policy].append(loaders[policy].order("epoch"))
         requests = [line.split("\t") for path in Path(noted).glob("*.txt") for line in path.read_text().splitlines()]
     pairs = list(zip(rows[AUTO], rows[NO_OFF], strict=True))
-    least = sum(least_nbytes(options.data, *one) for one in tqdm(requests, desc="least bytes", file=sys.stderr))
+    least = sum(least_nbytes(*one) for one in tqdm(requests, desc="least bytes", file=sys.stderr))
     return {
         "shape": shape,
         "crop_first": shape in CROPS_FIRST,

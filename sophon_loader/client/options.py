@@ -62,6 +62,9 @@ class OffloadOptions:
             variable `SOPHON_KEY`, else the file `~/.config/sophon/keys/HOST:PORT` if it exists.
         group, groups: of several agents, those to be asked as long as they keep up: the name of this rank's group, such
             as its rack or rail, and the agents of each group, as hosts, addresses or networks.
+        roots: for a dataset of a class of its own: folders on this host, and the folder below the agent's address that
+            holds the same files as each; "" is the address's own. Files elsewhere are read on this host. {}: the folder
+            is found by the first files that the dataset opens.
         metrics_port: where Prometheus reads this process's loaders, at `http://127.0.0.1:PORT/metrics`; each further
             rank of this host has the next port. Needs the extra `metrics`. None for no port.
         progress: whether a line on the terminal says how fast an epoch goes, and what limits it; at rank 0.
@@ -94,6 +97,7 @@ class OffloadOptions:
     key: str | None = field(default=None, repr=False)
     group: str = ""
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    roots: Mapping[str, str] = field(default_factory=dict)
     metrics_port: int | None = None
     progress: bool = False
 
@@ -143,6 +147,12 @@ class OffloadOptions:
             raise ConfigError(
                 f"group must be one of {', '.join(map(repr, self.groups)) or 'groups, which is empty'}, got "
                 f"{self.group!r}; it is the name of this rank's group"
+            )
+
+        if not (isinstance(self.roots, Mapping) and all(map(_is_root, self.roots.items()))):
+            raise ConfigError(
+                "roots must say which folder below the agent's address holds the files of an absolute path on this "
+                f"host, got {self.roots!r}; for example, write {{'/mnt/photos': '', '/mnt/masks': 'train/masks'}}"
             )
 
     def _check_cache(self) -> None:
@@ -197,6 +207,13 @@ def _is_group(item: tuple[object, object]) -> bool:
     if not isinstance(members, Sequence) or isinstance(members, str):
         return False
     return isinstance(name, str) and name != "" and all(isinstance(one, str) for one in members)
+
+
+def _is_root(item: tuple[object, object]) -> bool:
+    root, folder = item
+    if not isinstance(root, str) or not isinstance(folder, str):
+        return False
+    return os.path.isabs(root) and not os.path.isabs(folder) and ".." not in folder.split("/")
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -58,7 +58,8 @@ class Locations:
 
     def _below_common_root(self, index: int) -> str:
         source, row = self._data.locate(index)
-        return self._folders[source] + self._data.sources[source].keys[row]
+        key = self._folders[source] + self._data.sources[source].keys[row]
+        return (self._data.given_roots.key_of(f"/{key}") or key) if self._data.given_roots else key
 
     def folders_inside(self) -> list[str]:
         """Folders below the common root that hold all files, the outermost first, each with its `/`."""
@@ -84,6 +85,8 @@ class Locations:
     @property
     def all_here(self) -> bool:
         """True if the folders of all sources are on this host now."""
+        if self._data.given_roots:
+            return self._data.given_roots.mounted
         return all(source.root is not None and os.path.isdir(source.root) for source in self._data.sources)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch.utils.data import ConcatDataset, Subset
 
 from sophon_loader.client.address import Address
+from sophon_loader.datasets.given_roots import NOT_GIVEN, GivenRoots
 from sophon_loader.datasets.sample_keys import Calls
 from sophon_loader.errors import ConfigError
 from sophon_loader.host.shared import SharedArray
@@ -103,6 +104,8 @@ class Offloadable:
         whole: the dataset itself, which does not travel either.
         by_programs: True if these are some files of a dataset of any class (`opened_files.py`), whose pictures are
             asked for by programs alone.
+        given_roots: where they lie in the export, as the user has given it; keys are then absolute paths without the
+            first `/`.
     """
 
     sources: tuple[Source, ...]
@@ -112,6 +115,7 @@ class Offloadable:
     outermost: type = object
     whole: Any = None
     by_programs: bool = False
+    given_roots: GivenRoots = NOT_GIVEN
 
     def __len__(self) -> int:
         return len(self.row_of)

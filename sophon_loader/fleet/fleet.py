@@ -195,10 +195,21 @@ class Fleet:
         able = [n for n, lane in enumerate(self.lanes) if lane.takes_programs]
         if not able:
             return
-        homes = self.homes.deal([self._below(one) for one in wanted], [0] * len(self.lanes), able.__contains__)
+        keys = [self._below(one) for one in wanted]
+        avoid = self._lacking.by([one.sample for one in wanted], keys, {*able}) if self._lacking.found else None
+        homes = self.homes.deal(keys, [0] * len(self.lanes), able.__contains__, avoid)
         for number in able:
             if asked := [one for one, home in zip(wanted, homes, strict=True) if home == number]:
                 self.lanes[number].ask_headers(asked)
+
+    def note_lacking(self, agent: int, key: str) -> None:
+        """Note that an agent lacks a file: it is the last to be asked for others of that folder.
+
+        Args:
+            agent: its number.
+            key: of the file.
+        """
+        self._lacking.note(agent, 0, self._below_folder(key))
 
     @property
     def awaits_headers(self) -> bool:
@@ -381,7 +392,10 @@ class Fleet:
 
     def _below(self, wanted: Wanted) -> str:
         """A key without the folder, which has another name for a worker that met the agents in another order."""
-        return wanted.key[len(self._folder) + 1 :] if self._folder else wanted.key
+        return self._below_folder(wanted.key)
+
+    def _below_folder(self, key: str) -> str:
+        return key[len(self._folder) + 1 :] if self._folder else key
 
     def _see_paces(self, found: Sequence[int]) -> None:
         """All that had come was taken, before something came by the lanes that are `found`."""

@@ -71,13 +71,20 @@ class WorkerFleet:
         """Those of the agent that agreed first, which says where the files lie; None before that."""
         return self.agreed[0].terms if self.agreed else None
 
-    def session(self, worker: int, workers: int) -> Session | Fleet | None:
+    def session(self, worker: int, workers: int, folders: Sequence[str] = ()) -> Session | Fleet | None:
         """A new one, with the agents that have agreed, of many with a part; None with none.
 
         Args:
             worker: its number.
             workers: how many there are.
+            folders: of each of `agreed`, the folder of its export that corresponds to the first one's, with which keys
+                begin; () for those of their places.
         """
+        folders = folders or [one.place[0] for one in self.agreed]
+        placed = {
+            number: replace(one.terms, address=replace(one.terms.address, folder=folder))
+            for number, one, folder in zip(self._numbers, self.agreed, folders, strict=True)
+        }
         agreed = dict(sorted(zip(self._numbers, self.agreed, strict=True)))
         numbers = list(agreed)
         if len(connected(len(numbers), worker, workers)) < len(numbers):  # rather to those that live
@@ -88,12 +95,11 @@ class WorkerFleet:
             return Session(self.agreed[0].terms)
         if not agreed:
             return None
-        those = [agreed[number] for number in self._connected]
-        placed = [replace(one.terms, address=replace(one.terms.address, folder=one.place[0])) for one in those]
+        terms = [placed[number] for number in self._connected]
         unlike = len({one.reach for one in self.agreed}) > 1
         lacking = Lacking([self._routes[number].lacking for number in self._connected])
-        reaches = [one.reach for one in those] if unlike else ()
-        return Fleet(placed, reaches, self.agreed[0].place[0], lacking, lambda: self._routes[0].awaited_s)
+        reaches = [agreed[number].reach for number in self._connected] if unlike else ()
+        return Fleet(terms, reaches, folders[0], lacking, lambda: self._routes[0].awaited_s)
 
     def trust(self, session: Session | Fleet, worker: int, *, mounted: bool) -> None:
         """Expect of each agent what this worker, others before it and the main process have found out.

@@ -57,6 +57,8 @@ class Parts:
         self.engine: Engine | None = None
         self._plain_report = Report(settings.policy.name)
         self._recording: Recording | None = None
+        self._untouched: tuple[str, ...] = ()
+        """Notes on what the user has asked for, and a dataset that cannot be taken apart does not have."""
         self._tried_to_record = False
         self._owed_warning = ""
         self._take_apart(loader, warn=warn)
@@ -93,6 +95,7 @@ class Parts:
             NO_AGENT if self._settings.agent is None else why,
             notes=(f"runs as a plain DataLoader: {why}", *untouched),
         )
+        self._untouched = untouched
         log.info(log_line("plain DataLoader", reason=why))
         cannot = why_no_agent(self._settings) if self._may_record else ""
         text = f"Nothing is offloaded: {why}{cannot and '; '}{cannot}."
@@ -145,7 +148,9 @@ class Parts:
         why_not, files = tried_to_record(loader, order)
         if not why_not:
             engine = self._engine_for(files, loader.dataset)
-            self._recording = Recording(reuse_memory=options.reuse_batch_memory, engine=engine)
+            self._recording = Recording(
+                reuse_memory=options.reuse_batch_memory, engine=engine, untouched=self._untouched
+            )
         if self.asking is not None:
             self._owed_warning = ""
         self._warn()
@@ -159,11 +164,22 @@ class Parts:
         settings = self._settings
         if settings.agent is None or why_no_agent(settings):
             return None
-        data = opened_files(files, dataset)
+        data = opened_files(files, dataset, settings.options.roots)
         if data is None:
+            if settings.options.roots:
+                told = ", ".join(settings.options.roots)
+                self._owed_warning = (
+                    f"Nothing is offloaded: its first samples open no picture below {told}, which are the roots of "
+                    "OffloadOptions; add the folder that they lie in."
+                )
             return None
         samples = len(dataset) if hasattr(dataset, "__len__") else 0
-        return RecordedEngine(data, replace(settings, tail=None), samples)
+        return RecordedEngine(data, self._asking_settings, samples)
+
+    @property
+    def _asking_settings(self) -> Settings:
+        """Settings of what asks the agent for pictures: without what is only possible for known files and ops."""
+        return replace(self._settings, tail=None, options=replace(self._settings.options, cache=None, cache_gb=None))
 
     @property
     def asking(self) -> RecordedEngine | None:
@@ -245,7 +261,7 @@ class Parts:
             self.engine = Engine(self.engine.data, self._settings)
         if self._recording is not None and self._recording.engine is not None:
             asking = self._recording.engine
-            self._recording.engine = RecordedEngine(asking.data, replace(self._settings, tail=None), asking.samples)
+            self._recording.engine = RecordedEngine(asking.data, self._asking_settings, asking.samples)
 
 
 def _undeferred(why: str) -> str:

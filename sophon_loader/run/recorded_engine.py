@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from sophon_loader.client.address import Address
 from sophon_loader.client.drawn_program import ALL_STEPS, FILE, SHRUNK
 from sophon_loader.client.options import LocalAgent
 from sophon_loader.datasets.protocol import Offloadable
@@ -64,8 +63,7 @@ class RecordedEngine(Engine):
         """Return what workers ask the agent by: `AgentPictures`."""
         root = self.data.sources[0].root
         assert root is not None, "the files were opened on this host"
-        where = self._settings.agent
-        roots = FileRoots(root, where.folder if isinstance(where, Address) else "")
+        roots = FileRoots(root, self.data.given_roots)
         furthest = _FURTHEST.get(type(self._settings.policy), ALL_STEPS)
         return AgentPictures(
             self._contact.routes,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
@@ -34,6 +34,7 @@ class Recording:
         reuse_memory: True to put batches of torch's own collation in shared memory that is used again.
         defers: False to leave the pictures to Pillow, and only provide the order.
         engine: asks an agent for the pictures; None without one.
+        untouched: notes for its report, on what the user has asked for and the dataset does not have.
 
     Attributes:
         engine: see there.
@@ -42,8 +43,16 @@ class Recording:
             numbers; None to read the user's samplers.
     """
 
-    def __init__(self, *, reuse_memory: bool, defers: bool = True, engine: RecordedEngine | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        reuse_memory: bool,
+        defers: bool = True,
+        engine: RecordedEngine | None = None,
+        untouched: Sequence[str] = (),
+    ) -> None:
         self.engine = engine
+        self._untouched = untouched
         self.defers = defers
         self.order: StreamedOrder | None = None
         self._reuse_memory = reuse_memory
@@ -100,7 +109,7 @@ class Recording:
             asked = self.engine.report()
             totals = replace(asked.totals, fused=ours, unfused=pillow)
             why = f"samples are made by the dataset's own code: {report.why_not}"
-            return replace(asked, totals=totals, notes=(*asked.notes, why, *self.notes()))
+            return replace(asked, totals=totals, notes=(*asked.notes, why, *self._untouched, *self.notes()))
         share = f"; {decoded_share(found)}" if ours + pillow else ""
         return replace(
             report,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from PIL import Image
 from torch.utils.data import get_worker_info
+from xxhash import xxh3_64_intdigest
 
 from sophon_loader.auto.shared_live import Live
 from sophon_loader.auto.shared_tariff import Dealer
@@ -30,8 +32,8 @@ from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.measures.counters import Row, Statistics
 from sophon_loader.programs.program import Program
 from sophon_loader.wire.failures import error_of
-from sophon_loader.wire.messages import CHEAPEST
-from sophon_loader.workers.file_roots import FileRoots
+from sophon_loader.wire.messages import CHEAPEST, NO_FILE
+from sophon_loader.workers.file_roots import FileRoots, Place
 from sophon_loader.workers.headers_by_key import HeadersByKey
 from sophon_loader.workers.meter import Meter
 from sophon_loader.workers.verifying_pictures import PictureVerifier
@@ -40,6 +42,19 @@ HEADERS_S = 2.0
 """Seconds that a header is waited for; then the picture is opened on this host."""
 WITHOUT_INFO, WITH_INFO = 0, 1
 """Numbers of the sources that pictures are asked for by: without the metadata of their files, and with it."""
+
+
+@dataclass
+class _Asked:
+    """A file whose header was asked for.
+
+    Args:
+        key: of it.
+        lacked_by: numbers of the agents that have answered that they lack it.
+    """
+
+    key: str
+    lacked_by: set[int] = field(default_factory=set)
 
 
 class AgentPictures:
@@ -77,13 +92,17 @@ class AgentPictures:
         self._routes = tuple(routes)
         self._ways = WorkerFleet(routes)
         self._roots = roots
+        self._folders: list[str] = []
+        """Of the agents that have agreed, see `FileRoots.agreed_on`."""
+        self._nowhere = NO_FILE
+        """Stands for the size of a file that none of these agents has; others may have it."""
         self._statistics = statistics
         self._live = live
         self._furthest = furthest
         self._iteration = iteration
         self._headers = headers
-        self._asked: dict[int, str] = {}
-        """Keys of the files whose headers were asked for, by the number in the question; the newest ones."""
+        self._asked: dict[int, _Asked] = {}
+        """Files whose headers were asked for, by the number in the question; the newest ones."""
         self._numbers = 0
         self._process: tuple[int, Session | Fleet | None, Row, Meter] | None = None
         self._dealer: Dealer | None = None
@@ -139,13 +158,16 @@ class AgentPictures:
     def _of_this_process(self) -> tuple[Session | Fleet | None, Row, Meter]:
         if self._ways.look():
             self.close()
-            self._roots.agreed_on(self._ways.agreed[0].place)
+            places = [Place(one.terms.address.folder, *one.place) for one in self._ways.agreed]
+            self._folders = self._roots.agreed_on(places)
+            instances = "\n".join(sorted(one.terms.instance for one in self._ways.agreed))
+            self._nowhere = NO_FILE - 1 - (xxh3_64_intdigest(instances.encode()) >> 2)
         if self._process is None or self._process[0] != os.getpid():
             worker = get_worker_info()
-            session = self._ways.session(_worker(), 1 if worker is None else worker.num_workers)
+            session = self._ways.session(_worker(), 1 if worker is None else worker.num_workers, self._folders)
             if session is not None:
-                for lane in session.lanes:
-                    lane.header_questions.told = self._learn
+                for number, lane in enumerate(session.lanes):
+                    lane.header_questions.told = partial(self._learn, number)
             row = self._statistics.row(_worker())
             self._process = (os.getpid(), session, row, Meter(session, row))
             self._dealer = None if self._live is None else Dealer(self._live.tariff)
@@ -163,14 +185,16 @@ class AgentPictures:
         key = self._roots.key_of(path)
         if key is None:
             return None
-        known = self._headers.of(key) or self._header_asked_for(session, key)
+        known = self._headers.of(key)
+        if known is None or (known[0] < 0 and known[0] != self._nowhere):
+            known = self._header_asked_for(session, key)
         if known is None or not known[1]:
             return None
         if not self._verifier.has_size(path, known[0]):
             self._headers.forget(key)
             return None
         with contextlib.suppress(ValueError):
-            return unpack(known[1]), known[0], OnePicture(self, key, known[0], path)
+            return unpack(known[1]), known[0], OnePicture(self, known[0], path)
         return None
 
     def opened_here(self, nbytes: int) -> None:
@@ -199,26 +223,42 @@ class AgentPictures:
 
     def _header_asked_for(self, session: Session | Fleet, key: str) -> tuple[int, bytes] | None:
         self._numbers += 1
-        self._asked[self._numbers] = key
+        asked = self._asked[self._numbers] = _Asked(key)
         if len(self._asked) > MAX_UNANSWERED:
             del self._asked[next(iter(self._asked))]
-        session.ask_headers([Wanted(WITHOUT_INFO, self._numbers, FILE, "file", key)])
+        wanted = Wanted(WITHOUT_INFO, self._numbers, FILE, "file", key)
+        session.ask_headers([wanted])
         session.await_headers(HEADERS_S)
+        if asked.lacked_by:
+            for number, lane in enumerate(session.lanes):
+                if number not in asked.lacked_by:
+                    lane.ask_headers([wanted])
+            session.await_headers(HEADERS_S)
+            if len(asked.lacked_by) == len(session.lanes):
+                self._headers.learn(key, self._nowhere, b"")
         return self._headers.of(key)
 
-    def _learn(self, numbers: Sequence[int], nbytes: Sequence[int], packed: Sequence[bytes]) -> None:
+    def _learn(self, agent: int, numbers: Sequence[int], nbytes: Sequence[int], packed: Sequence[bytes]) -> None:
         for number, size, header in zip(numbers, nbytes, packed, strict=True):
-            key = self._asked.pop(number, None)
-            if key is not None and len(header) in (0, PACKED_NBYTES):
-                self._headers.learn(key, size, header)
+            asked = self._asked.get(number)
+            if asked is None or len(header) not in (0, PACKED_NBYTES):
+                continue
+            if size == NO_FILE:
+                asked.lacked_by.add(agent)
+                session = None if self._process is None else self._process[1]
+                if isinstance(session, Fleet):
+                    session.note_lacking(agent, asked.key)
+            else:
+                del self._asked[number]
+                self._headers.learn(asked.key, size, header)
 
     # --- pictures ---------------------------------------------------------------------------------------------
 
-    def ask(self, key: str, nbytes: int, program: Program | None, *, pixels: bool) -> tuple[int, Any]:
+    def ask(self, path: str, nbytes: int, program: Program | None, *, pixels: bool) -> tuple[int, Any]:
         """Ask for a picture, and wait for it.
 
         Args:
-            key: of its file, in the export.
+            path: of its file on this host.
             nbytes: size of the file.
             program: None for the file.
             pixels: False for the file or a part of it.
@@ -232,6 +272,9 @@ class AgentPictures:
         session, row, _ = self._of_this_process()
         if session is None:
             raise AgentUnreachable("an agent must answer, got none")
+        key = self._roots.key_of(path)  # by now: another one where other agents have agreed since its header came
+        if key is None:
+            raise AgentUnreachable(f"an agent must have {path}, got none that has its folder")
         wanted = self._wanted(key, nbytes, program, pixels=pixels)
         self._numbers += 1
         batch = BatchId(-1, 0, self._numbers)
@@ -241,24 +284,24 @@ class AgentPictures:
         session.keep(())
         return self._taken(session, reply, row)
 
-    def verify(self, key: str, nbytes: int, path: str, program: Program | None, answer: tuple[int, Any]) -> None:
+    def verify(self, path: str, nbytes: int, program: Program | None, answer: tuple[int, Any]) -> None:
         """Compare an answer with what this host makes of the file, if it is one of those to be compared.
 
         Args:
-            key, nbytes, program: that were asked for.
             path: of the file on this host.
+            nbytes, program: that were asked for.
             answer: of the agent.
 
         Raises:
             SampleDiffers: this host makes another picture.
         """
         row = self._of_this_process()[1]
-        if not self._verifier.due(key, program, nbytes, row):
+        if not self._verifier.due(path, program, nbytes, row):
             return
         keeps_info = self.keeps_info
 
         def again() -> tuple[int, Any]:
-            return self.ask(key, nbytes, program, pixels=True)
+            return self.ask(path, nbytes, program, pixels=True)
 
         try:
             row.add(verified=self._verifier.verify(path, program, answer, again, keeps_info=keeps_info))
@@ -273,7 +316,7 @@ class AgentPictures:
         source = WITH_INFO if self.keeps_info else WITHOUT_INFO
         if program is None or (prices is None and self._dealer is not None) or not self._furthest:
             return Wanted(source, 0, FILE, "file", key)
-        drawn = DrawnProgram(program.pack(), nbytes, tuple(range(ALL_STEPS + 1)))
+        drawn = DrawnProgram(replace(program, file=key).pack(), nbytes, tuple(range(ALL_STEPS + 1)))
         furthest = self._furthest if pixels else FILE
         if prices is None:
             return Wanted(source, 0, furthest, "pixels", key, drawn=drawn)
@@ -316,13 +359,12 @@ class OnePicture:
 
     Args:
         pictures: of this process.
-        key: of the picture's file.
-        nbytes: size of the file.
+        nbytes: size of the picture's file.
         path: of the file on this host.
     """
 
-    def __init__(self, pictures: AgentPictures, key: str, nbytes: int, path: str) -> None:
-        self._pictures, self._key, self._nbytes, self._path = pictures, key, nbytes, path
+    def __init__(self, pictures: AgentPictures, nbytes: int, path: str) -> None:
+        self._pictures, self._nbytes, self._path = pictures, nbytes, path
 
     @property
     def keeps_info(self) -> bool:
@@ -340,17 +382,17 @@ class OnePicture:
 
     def made(self, program: Program, *, pixels: bool) -> tuple[int, Any]:
         """See `Supplier.made`."""
-        return self._asked(replace(program, file=self._key), pixels=pixels)
+        return self._asked(program, pixels=pixels)
 
     def _asked(self, program: Program | None, *, pixels: bool) -> tuple[int, Any]:
         try:
-            answer = self._pictures.ask(self._key, self._nbytes, program, pixels=pixels)
+            answer = self._pictures.ask(self._path, self._nbytes, program, pixels=pixels)
         except SophonError as error:
             try:
                 return 0, self._pictures.read_here(self._path)
             except OSError as other:
                 raise other from error
-        self._pictures.verify(self._key, self._nbytes, self._path, program, answer)
+        self._pictures.verify(self._path, self._nbytes, program, answer)
         return answer
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from sophon_loader.host.shared import SharedArray
 from sophon_loader.kinds.image.header import PACKED_NBYTES, Header, header_of, pack, unpack
+from sophon_loader.wire.messages import NO_FILE
 
 _UNKNOWN, _NONE = 0, -1
 """Stand in place of a file's size: its header is not known yet; it has no header that programs can use."""
@@ -73,9 +74,11 @@ class SharedHeaders:
         known["nbytes"][sample] = file_nbytes
 
     def learn_all(self, samples: Sequence[int], nbytes: Sequence[int], packed: Sequence[bytes]) -> None:
-        """Keep several; see `learn`."""
+        """Keep several, as an agent sends them; see `learn`. Nothing is kept of a file that this agent lacks, since
+        another one may have it."""
         for sample, size, header in zip(samples, nbytes, packed, strict=True):
-            self.learn(sample, size, header)
+            if size != NO_FILE:
+                self.learn(sample, size, header)
 
     def learn_from(self, sample: int, data: bytes) -> None:
         """Keep the header of a file that is here, if nothing is known of it."""

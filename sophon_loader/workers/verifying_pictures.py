@@ -40,11 +40,11 @@ class PictureVerifier:
         self._files_left, self._nbytes_left = max(1, FIRST_FILES // workers), FIRST_NBYTES // workers
         self._began_s, self._spent_s = time.perf_counter(), 0.0
 
-    def due(self, key: str, program: Program | None, nbytes: int, row: Row) -> bool:
+    def due(self, path: str, program: Program | None, nbytes: int, row: Row) -> bool:
         """Return True if a picture is one of those to be compared.
 
         Args:
-            key: of its file.
+            path: of its file.
             program: that was run; None for the file.
             nbytes: size of the file.
             row: says which iteration over the loader this is.
@@ -52,7 +52,7 @@ class PictureVerifier:
         if self._share <= 0:
             return False
         packed = b"" if program is None else program.pack()
-        if xxhash.xxh3_64_intdigest(key.encode(errors="surrogateescape") + packed) < self._share * 2**64:
+        if xxhash.xxh3_64_intdigest(path.encode(errors="surrogateescape") + packed) < self._share * 2**64:
             return True
         if row.iteration != 1 or not self._files_left or nbytes > self._nbytes_left:
             return False

@@ -20,6 +20,7 @@ from sophon_loader.errors import ConfigError, OffloadWarning, SampleDiffers
 from sophon_loader.recording.opener import can_defer
 from sophon_loader.workers.alike import difference
 from tests.support.agents import Agent, agent_for
+from tests.support.archives import location_of
 from tests.support.loaders import QUICK
 from tests.support.pictures import picture
 
@@ -238,6 +239,64 @@ def test_a_folder_that_is_not_in_the_export(root: Path, agent: Agent, tmp_path: 
         list(loader)
 
 
+@pytest.fixture(scope="module")
+def apart(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of pictures and that of masks, each mounted by itself, below names that no export has."""
+    apart = tmp_path_factory.mktemp("mounts")
+    (apart / "first/images").parent.mkdir()
+    (apart / "first/images").symlink_to(root / "images")
+    (apart / "second").symlink_to(root / "masks")
+    return apart
+
+
+class Apart(Masked):
+    """As `Masked`; the masks lie in a folder of their own."""
+
+    def __init__(self, apart: Path) -> None:
+        super().__init__(apart / "first")
+        self.masks = apart / "second"
+        self.files = sorted((apart / "first/images").resolve().rglob("*.jpg"))
+        self.files = [apart / "first/images" / path.parent.name / path.name for path in self.files]
+
+    def __getitem__(self, index: int) -> Any:
+        path = self.files[index]
+        image = Image.open(path).convert("RGB")
+        mask = Image.open(self.masks / path.parent.name / f"{path.stem}.png")
+        return np.asarray(image.crop((9, 9, 60, 60))).copy(), np.array(mask.crop((9, 9, 60, 60)))
+
+
+@pytest.mark.parametrize("folder", ["", "masks"])
+def test_several_roots_that_the_user_gives(apart: Path, root: Path, agent: Agent, folder: str) -> None:
+    expected = epochs(DataLoader(Apart(apart), **LOADER), 1)
+    roots = {str(apart / "second"): "" if folder else "masks"}
+    if not folder:
+        roots[str(apart / "first")] = ""
+    address = agent.address(f"photos/{folder}" if folder else "photos")
+    loader = OffloadingDataLoader(Apart(apart), agent=address, options=OffloadOptions(roots=roots), **LOADER)
+    assert difference(epochs(loader, 1), expected) is None
+    report = loader.report().as_dict()
+    assert (report["samples"], report["fallbacks"]) == (2 * FILES, 0), "pictures are counted"
+    of_masks = 1.05 * sum(path.stat().st_size for path in root.glob("masks/*/*"))
+    assert 0 < report["wire_bytes"] < of_masks if folder else of_masks < report["wire_bytes"]
+    loader.close()
+
+
+def test_roots_that_the_agent_does_not_have(apart: Path, agent: Agent) -> None:
+    roots = {str(apart / "first"): "", str(apart / "second"): "images"}
+    options = OffloadOptions(roots=roots)
+    loader = OffloadingDataLoader(Apart(apart), agent=agent.address("photos"), options=options, **LOADER)
+    with pytest.raises(ConfigError, match=r"has the files below .*second/, got 'images/./...png' for .*, and no such"):
+        list(loader)
+
+
+def test_roots_of_other_files(root: Path, agent: Agent) -> None:
+    options = OffloadOptions(roots={"/elsewhere": ""})
+    loader = OffloadingDataLoader(Pictures(root), agent=agent.address("photos"), options=options, **LOADER)
+    with pytest.warns(OffloadWarning, match="open no picture below /elsewhere"):
+        assert len(list(loader)) == FILES // 4
+    assert not loader.report().offloading
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [({"policy": "sophon"}, "plans for each sample"), ({"agent": "local"}, "an agent on this host gains nothing")],
@@ -246,6 +305,29 @@ def test_what_such_a_dataset_cannot_have(root: Path, agent: Agent, arguments: di
     with pytest.warns(OffloadWarning, match=says):
         loader = OffloadingDataLoader(Pictures(root), **{"agent": agent.address("photos"), **LOADER, **arguments})
     assert difference(epochs(loader, 1), epochs(DataLoader(Pictures(root), **LOADER), 1)) is None
+
+
+def test_the_report_says_what_such_a_dataset_cannot_have(root: Path, agent: Agent, tmp_path: Path) -> None:
+    options = OffloadOptions(cache=str(tmp_path / "cache"), cache_gb=1)
+    loader = OffloadingDataLoader(Pictures(root), agent=agent.address("photos"), options=options, **LOADER)
+    epochs(loader, 1)
+    about = [note for note in loader.report().notes if "kept" in note or "cache" in note]
+    assert about == ["no file is kept on this host, because the dataset cannot be taken apart"]
+    assert loader.report().offloading and not (tmp_path / "cache").exists()
+    loader.close()
+
+
+@pytest.mark.parametrize("writer", ["tarfile-gnu", "zipfile"])
+def test_an_archive_of_the_mounted_folder(root: Path, tmp_path: Path, writer: str) -> None:
+    expected = epochs(DataLoader(Masked(root), **LOADER), 1)
+    exports = {"photos": location_of(root, tmp_path / "archive", writer)}
+    with agent_for(exports, "--index-folder", str(tmp_path / "indexes")) as running:
+        address = running.ready().address("photos")
+        loader = OffloadingDataLoader(Masked(root), agent=address, **LOADER)
+        assert difference(epochs(loader, 1), expected) is None
+        report = loader.report().as_dict()
+        assert report["fallbacks"] == 0 < report["wire_bytes"] < 0.9 * report["file_bytes"], "parts of files are sent"
+        loader.close()
 
 
 def test_without_recording_nothing_is_asked_for(root: Path, agent: Agent) -> None:

@@ -95,3 +95,11 @@ def test_a_log_is_no_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"log must be the path of a file, got the folder .*; add a name"):
         OffloadOptions(log=tmp_path)
     assert OffloadOptions(log=tmp_path / "run.jsonl").log == str(tmp_path / "run.jsonl")
+
+
+@pytest.mark.parametrize(
+    "roots", [None, ["/mnt"], {"mnt": ""}, {"/mnt": None}, {"/mnt": "/export"}, {"/mnt": "a/../.."}, {7: ""}]
+)
+def test_roots_are_absolute_here_and_below_the_address_there(roots: object) -> None:
+    with pytest.raises(ConfigError, match=r"roots must say which folder below the agent's address .*, got "):
+        OffloadOptions(roots=roots)  # type: ignore[arg-type]

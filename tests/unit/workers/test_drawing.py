@@ -21,7 +21,7 @@ from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.kinds.image.segments import SEGMENTS
 from sophon_loader.pipeline.described import at_stage, go_on, run_from_part
 from sophon_loader.programs.program import Program
-from sophon_loader.wire.messages import CHEAPEST
+from sophon_loader.wire.messages import CHEAPEST, NO_FILE
 from sophon_loader.workers.drawing import Drawer
 from sophon_loader.workers.shared_headers import SharedHeaders
 from tests.support.pictures import picture
@@ -153,6 +153,12 @@ def test_headers_are_shared_and_kept_apart() -> None:
     headers.leave_out(3)
     headers.learn_from(3, FILES["rgb.png"])
     assert headers.of(3) is None and headers.unknown([3]) == [], "a file that was replaced is not asked for again"
+
+
+def test_the_header_of_a_file_that_one_agent_lacks_may_come_from_another() -> None:
+    headers = SharedHeaders(2)
+    headers.learn_all([0, 1], [NO_FILE, 10], [b"", b""])
+    assert headers.unknown([0, 1]) == [0]
 
 
 def test_a_header_that_is_half_written_is_none() -> None:

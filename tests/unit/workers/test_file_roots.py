@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sophon_loader.workers.file_roots import FileRoots
+from sophon_loader.datasets.given_roots import GivenRoots
+from sophon_loader.workers.file_roots import FileRoots, Place
 
 HERE = "/mnt/photos/train/cat"
 
@@ -26,7 +27,22 @@ HERE = "/mnt/photos/train/cat"
     ],
 )
 def test_keys(root: str, folder: str, place: tuple[str, str], path: str, key: str | None) -> None:
-    roots = FileRoots(root, folder)
+    roots = FileRoots(root)
     assert roots.key_of(path) is None, "no agent has agreed"
-    roots.agreed_on(place)
+    roots.agreed_on([Place(folder, *place)])
     assert roots.key_of(path) == key
+
+
+def test_keys_are_below_a_folder_that_all_agents_have() -> None:
+    roots = FileRoots(HERE)
+    places = [Place("", "train/cat"), Place("", "old/photos/train/cat"), Place("sets/train", "sets/train/cat")]
+    assert roots.agreed_on(places) == ["train", "old/photos/train", "sets/train"]
+    assert roots.key_of("/mnt/photos/train/dog/1.jpg") == "train/dog/1.jpg"
+    assert roots.key_of("/mnt/photos/masks/1.png") is None, "the third has no such folder"
+
+
+def test_folders_that_are_given_lie_below_the_agents() -> None:
+    roots = FileRoots("/", GivenRoots({"/mnt/masks": "new"}))
+    assert roots.key_of("/mnt/masks/1.png") is None, "no agent has agreed"
+    assert roots.agreed_on([Place("sets/7", "sets/7"), Place("", "")]) == ["sets/7", ""]
+    assert [roots.key_of(path) for path in ("/mnt/masks/../masks/1.png", HERE)] == ["sets/7/new/1.png", None]

@@ -12,7 +12,7 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.errors import ConfigError
-from sophon_loader.fleet.agreement import _looked_for
+from sophon_loader.fleet.looked_for import look_for
 from sophon_loader.host.shared import SharedArray, SharedStrings
 from sophon_loader.wire.messages import NO_FILE, Sizes
 
@@ -48,7 +48,7 @@ def dataset(root: str | None, address: Address | None = None) -> Offloadable:
 
 def found(data: Offloadable, export: Any, address: str = "tcp://h:1/e") -> str:
     """What the agent calls the first file."""
-    locations, _ = _looked_for(export, data, Address.parse(address), OffloadOptions())
+    locations, _ = look_for(export, data, Address.parse(address), OffloadOptions())
     return locations.key_in_export(0)
 
 
