@@ -134,6 +134,7 @@ def test_batches_are_torchs(root: Path, agent: Agent, kind: Any, workers: int) -
     report = loader.report().as_dict()
     assert report["offloading"] and report["fallbacks"] <= (4 if kind is Skips else 0)
     assert report["wire_bytes"] < 1.05 * report["file_bytes"]
+    assert " pictures " in report["summary"] and any("own code makes the samples" in one for one in report["notes"])
     loader.close()
 
 
