@@ -95,7 +95,7 @@ def _source(dataset: Any) -> tuple[Source, int]:
 
 
 _ONLY = "of use only if a sample is one picture, opened by Pillow as RGB, and its label"
-"""Where these members say all of a sample; part of the note on missing ones."""
+"""Condition for adding these members; part of the note on missing ones."""
 
 
 _TABLE = (

@@ -30,7 +30,7 @@ _ONE_BY_ONE = (
     "'s own code makes the samples, and the agent is asked for each picture as that looks at it; more workers hide the "
     "round trips, and a dataset of a known class waits for none"
 )
-"""What follows the name of a dataset's class, in a note."""
+"""End of a note that begins with the name of a dataset's class."""
 
 
 class Recording:
