@@ -28,9 +28,9 @@ from sophon_loader.run.ticket_sampler import Occurrences
 
 _ONE_BY_ONE = (
     "'s own code makes the samples, and the agent is asked for each picture as that looks at it; more workers hide the "
-    "round trips, and a dataset of a known class waits for none"
+    "round trips, and a dataset that is known beforehand has none: "
 )
-"""End of a note that begins with the name of a dataset's class."""
+"""Middle of a note, between the name of a dataset's class and the reason why the dataset is not known."""
 
 
 class Recording:
@@ -105,7 +105,7 @@ class Recording:
         if self.engine is not None:
             asked = self.engine.report()
             totals = replace(asked.totals, fused=ours, unfused=pillow)
-            how = f"{type(self.engine.data.whole).__name__}{_ONE_BY_ONE}"
+            how = f"{type(self.engine.data.whole).__name__}{_ONE_BY_ONE}{report.why_not}"
             return replace(asked, totals=totals, unit="picture", notes=(*asked.notes, how, *self.notes()))
         share = f"; {decoded_share(found)}" if ours + pillow else ""
         return replace(
