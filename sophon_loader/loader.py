@@ -302,7 +302,9 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
                 if asking is not None:
                     epoch = asking.begin(order.epoch, self._lag, share=order.share_of(asking.samples), alone=alone)
                 plain = plain_batches(self, self.iterate_plainly, self._place, self._settings, in_turn=self._in_turn)
-                return plain if asking is None else ObservedPlain(asking, epoch, plain, order.length)
+                if asking is None:
+                    return plain
+                return ObservedPlain(self._parts.observer(epoch), epoch, plain, order.length)
         if not keep:
             seed = Seed(self._place.drawn_seed())
             unasked = (persist and workforce is not None) or self._place.persisting

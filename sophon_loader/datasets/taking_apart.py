@@ -94,12 +94,12 @@ def _source(dataset: Any) -> tuple[Source, int]:
     raise NotOffloadable(_why(dataset))
 
 
-_ONLY = "samples with masks, boxes or several pictures, or not opened by Pillow as RGB, gain nothing by an agent"
-"""Reason not to add these members to a class that would gain nothing; part of the warning about missing ones."""
+_ONLY = "of use only if a sample is one picture, opened by Pillow as RGB, and its label"
+"""Condition for adding these members; part of the note on missing ones."""
 
 
 _TABLE = (
-    "a Hugging Face table, which an agent does not serve as it is; if its pictures lie in files, list them: files = "
+    "a Hugging Face table, whose own code makes the samples; if its pictures lie in files, list them: files = "
     'table.cast_column("image", datasets.Image(decode=False))["image"], and then sophon_loader.FileDataset(ROOT, '
     '[row["path"] for row in files], table["label"], transform); if they lie in parquet files, serve these: '
     "sophon-agent serve --export NAME=parquet:///PATH.parquet, and use sophon_loader.RemoteFiles"
@@ -123,8 +123,8 @@ def _why(dataset: Any) -> str:
     members = {"root": "root", "transform": "transform", "key": "key(index)", "target": "target(index)"}
     lacking = [text for member, text in members.items() if not hasattr(dataset, member)]
     what = " and ".join([", ".join(lacking[:-1]), lacking[-1]] if lacking[1:] else lacking) or "a length"
-    remedy = f"it lacks {what} (see sophon_loader.OffloadableDataset; {_ONLY}); for a list of files, use "
-    remedy += "sophon_loader.FileDataset"
+    remedy = f"it lacks {what} (see sophon_loader.OffloadableDataset; "
+    remedy += f"{_ONLY}); for a list of files, use sophon_loader.FileDataset"
     if own := own_parts(dataset):
         # A recipe that many have copied gives the path as well.
         more = "; put what it gives besides image and label into the label: targets=[(label, path), ...]"

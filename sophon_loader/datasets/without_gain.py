@@ -10,8 +10,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data import IterableDataset, StackDataset, TensorDataset
-from torchvision.datasets.vision import StandardTransform
+from torch.utils.data import IterableDataset, TensorDataset
 
 _FILES = "write single pictures to files to gain, for sophon_loader.FileDataset"
 _KINDS = {
@@ -21,11 +20,6 @@ _KINDS = {
     "volume": ("its samples are volumes", "nothing can be done in this release"),
     "memory": ("its samples are in memory", _FILES),
     "records": ("its samples lie in the records of a file", _FILES),
-    "joint": (
-        "its masks, boxes or flows are transformed together with the picture",
-        "nothing can be done in this release while they are",
-    ),
-    "several": ("its samples have several pictures", "nothing can be done in this release"),
     "opener": (
         "its pictures are not opened by Pillow",
         "open them as PIL.Image.open(path).convert('RGB') to gain, if other pixels do no harm",
@@ -47,14 +41,6 @@ _CLASSES = {
         *("QMNIST", "SEMEION", "STL10", "SVHN", "USPS"),
     ),
     "records": ("LSUN", "LSUNClass", "PCAM"),
-    "joint": (
-        *("Cityscapes", "CocoDetection", "FlyingChairs", "FlyingThings3D", "HD1K", "Kitti", "KittiFlow", "SBDataset"),
-        *("Sintel", "VOCDetection", "VOCSegmentation", "WIDERFace", "WrappedCocoDetection"),
-    ),
-    "several": (
-        *("CREStereo", "CarlaStereo", "ETH3DStereo", "FallingThingsStereo", "InStereo2k", "Kitti2012Stereo"),
-        *("Kitti2015Stereo", "LFWPairs", "Middlebury2014Stereo", "SceneFlowStereo", "SintelStereo"),
-    ),
 }
 """Kind -> torchvision's classes of that kind."""
 
@@ -78,8 +64,6 @@ def _kind(dataset: Any) -> str:
         return "stream"
     if isinstance(dataset, TensorDataset):
         return "memory"
-    if isinstance(dataset, StackDataset):
-        return "several"
     for base in type(dataset).__mro__:
         if base.__module__.partition(".")[0] == "torchvision":
             for kind, names in _CLASSES.items():
@@ -89,7 +73,7 @@ def _kind(dataset: Any) -> str:
     for kind, libraries in _LIBRARIES.items():
         if used.intersection(libraries):
             return kind
-    return "joint" if type(getattr(dataset, "transforms", None)) not in (type(None), StandardTransform) else ""
+    return ""
 
 
 def _libraries(method: Callable[..., Any] | None) -> set[str]:

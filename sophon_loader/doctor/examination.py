@@ -197,14 +197,13 @@ def _of_dataset(
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", OffloadWarning)
         try:
-            loader: Any = OffloadingDataLoader(dataset, agent=agent, options=asked, **how)
-            first = next(iter(loader))
-            del first
+            loader: Any = _begun(dataset, agent=agent, options=asked, how=how)
         except _RAISED as error:
             yield _failed("your dataset", error)
             return
-    plainly = loader._engine is None
-    if plainly:
+    asking = loader._parts.asking
+    plainly = loader._engine is None and asking is None
+    if loader._engine is None:
         yield from _of_pictures(loader._parts.about_pictures)
     for text in dict.fromkeys(str(one.message) for one in warned if issubclass(one.category, OffloadWarning)):
         yield Finding("your dataset", *_parted(text), stops=plainly)
@@ -216,12 +215,38 @@ def _of_dataset(
         f"{type(dataset).__name__} of {counted(len(dataset), 'sample')}; the agent has the files that were looked for"
     )
     yield Finding("your dataset", told)
+    if asking is not None:
+        yield Finding("samples", "its own code makes them, and the agent is asked for each picture")
+        yield from _measured(loader, dataset, asked, agent, how, seconds)
+        return
     stays = [note for note in report.notes if " at the loader: " in note or "runs at the agent" in note]
     for note in stays:
         if not any(note in str(one.message) for one in warned):
             yield Finding("transforms", *_parted(note))
     if not stays:
         yield Finding("transforms", "all of them can run at the agent")
+    yield from _measured(loader, dataset, asked, agent, how, seconds)
+
+
+def _begun(dataset: Any, agent: Any, options: OffloadOptions, how: dict[str, Any]) -> Any:
+    """Return a loader that has given its first batch. Samples that cannot be collated stay apart, also later: `how` is
+    changed then."""
+    loader: Any = OffloadingDataLoader(dataset, agent=agent, options=options, **how)
+    try:
+        next(iter(loader))
+    except (RuntimeError, TypeError) as error:
+        if isinstance(error, SophonError):
+            raise
+        loader.close()
+        loader = OffloadingDataLoader(dataset, agent=agent, options=options, **how, collate_fn=list)
+        next(iter(loader))
+        how["collate_fn"] = list
+    return loader
+
+
+def _measured(
+    loader: Any, dataset: Any, asked: OffloadOptions, agent: Any, how: dict[str, Any], seconds: float
+) -> Iterator[Finding]:
     try:
         yield from _worth(loader, dataset, asked, agent, how, seconds)
     except _RAISED as error:
@@ -249,7 +274,8 @@ def _worth(
 ) -> Iterator[Finding]:
     """Measure the rates with and without the agent, in turns."""
     plain: Any
-    if all(source.root is not None for source in loader._engine.data.sources):
+    engine = loader._engine or loader._parts.asking
+    if all(source.root is not None for source in engine.data.sources):
         plain, name = DataLoader(dataset, **how), "torch's DataLoader over the mounted files"
     else:
         plain, name = (
@@ -282,14 +308,14 @@ def _worth(
 
 def _rate(loader: Any, seconds: float) -> float:
     """Return samples/s, from the first batch on."""
-    samples, began_s = 0, 0.0
-    for batch in loader:
+    samples, began_s, left = 0, 0.0, len(loader.dataset) - loader.batch_size
+    for _ in loader:
         now_s = time.monotonic()
         if not began_s:
             began_s = now_s
             continue
-        first = batch[0] if isinstance(batch, (list, tuple)) else batch
-        samples += len(first) if hasattr(first, "__len__") else 1
+        number = min(left, loader.batch_size)
+        samples, left = samples + number, left - number
         if now_s - began_s >= seconds:
             break
     spent_s = time.monotonic() - began_s

@@ -103,7 +103,8 @@ def verdict_of(values: Mapping[str, Any]) -> ReportVerdict:
     samples, fallbacks, first = values["samples"], values.get("fallbacks", 0), values.get("bottleneck")
     limits = values["limits"] or ({} if first is None else {first: 1.0})
     if is_gone(samples, fallbacks):
-        lead = f"{fallbacks:,} of {samples:,} samples were read on this host instead, so what limits is not known."
+        what = "pictures" if values.get("unit") == "picture" else "samples"
+        lead = f"{fallbacks:,} of {samples:,} {what} were read on this host instead, so what limits is not known."
         return ReportVerdict("The agent sends nothing usable", lead, (_ask_agent(values),), holds=False)
     if not limits:
         lead = "A verdict takes 20 training steps with an agent."

@@ -95,7 +95,8 @@ def _cards(values: Mapping[str, Any], verdict: ReportVerdict, faults: Mapping[st
 
 
 def _speed(values: Mapping[str, Any], verdict: ReportVerdict) -> str:
-    title, seconds, samples = "Samples per second", values["seconds"], values["samples"]
+    what = "Pictures" if values.get("unit") == "picture" else "Samples"  # a log of an earlier release has no unit
+    title, seconds, samples = f"{what} per second", values["seconds"], values["samples"]
     if not (seconds and samples):
         return card(title, figure("Not enough data"), sentence("No batch has been delivered yet."))
     ours = samples / seconds

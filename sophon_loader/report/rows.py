@@ -40,7 +40,7 @@ def _rows(report: ReportValues) -> Iterator[tuple[str, str]]:
     totals = report.totals
     predicted, verdict = report.predicted_seconds, report.decided
     yield "result", report.summary
-    yield "samples", _samples(report)
+    yield f"{report.unit}s", _samples(report)
     yield "predicted time", "" if predicted is None else duration(predicted) + (" per pass" if report.passes else "")
     yield "what limits", verdict.limits or _too_soon(report)
     yield "what would help", verdict.helps
@@ -53,11 +53,11 @@ def _rows(report: ReportValues) -> Iterator[tuple[str, str]]:
     yield "sent by groups", ", ".join(f"{pair}: {size(nbytes)}" for pair, nbytes in report.group_bytes.items())
     yield "sent as", _sent_as(totals)
     yield "from the cache", _cached(totals)
-    yield "ops at the agent", _cuts(totals.cuts)
-    yield "decoded here", _decoded(totals)
+    yield "ops at the agent", _cuts(totals.cuts, report.unit)
+    yield "decoded here", _decoded(report)
     yield "CPU time", _cpu_time(totals)
     lost = losses([asdict(one) for one in report.agents])
-    yield "problems", "\n".join([*lost, *_problems(totals)])
+    yield "problems", "\n".join([*lost, *_problems(totals, report.unit)])
     yield "checked", _verified(totals.verified)
     yield "ranks", _ranks(report.ranks)
     yield "notes", "\n".join(report.notes)
@@ -132,12 +132,12 @@ def _sent_as(totals: Totals) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in falling)
 
 
-def _cuts(cuts: Mapping[int, int]) -> str:
-    """Return the number of samples by number of ops at the agent; "" if no op ran there."""
+def _cuts(cuts: Mapping[int, int], unit: str) -> str:
+    """Return the number of samples or pictures by number of ops at the agent; "" if no op ran there."""
     if not set(cuts) - {0}:
         return ""
     told = {0: "none", 1: "decoding alone"}
-    parts = [f"{told.get(cut, cut)} for {counted(count, 'sample')}" for cut, count in sorted(cuts.items())]
+    parts = [f"{told.get(cut, cut)} for {counted(count, unit)}" for cut, count in sorted(cuts.items())]
     return ", ".join(parts) + (" (decoding is the first)" if max(cuts) > 1 else "")
 
 
@@ -149,26 +149,27 @@ def _cpu_time(totals: Totals) -> str:
     return text
 
 
-def _decoded(totals: Totals) -> str:
+def _decoded(report: ReportValues) -> str:
     """Return the number of pictures decoded by our C and by Pillow; "" if our C was switched off."""
+    totals = report.totals
     text = f"{counted(totals.fused, 'picture')} by C of our own" if totals.fused else ""
     if totals.unfused:
         which = (
             ", whose files are not baseline JPEG, or damaged" if totals.fused else ", since our C takes none of them"
         )
-        if not totals.samples:  # of a dataset of any class, whose notes tell more
+        if report.unit == "picture" or not totals.samples:  # of a dataset of any class, whose notes tell more
             which = ""
         text += f"{', ' if text else ''}{counted(totals.unfused, 'picture')} by Pillow{which}"
     return text
 
 
-def _problems(totals: Totals) -> Iterator[str]:
+def _problems(totals: Totals, unit: str) -> Iterator[str]:
     if totals.fallbacks:
         yield f"{counted(totals.fallbacks, 'file')} read on this host, because the agent sent nothing usable"
     if totals.retries:
-        yield f"{counted(totals.retries, 'sample')} requested more than once"
+        yield f"{counted(totals.retries, unit)} requested more than once"
     if totals.degraded:
-        yield f"{counted(totals.degraded, 'sample')} came less prepared than requested"
+        yield f"{counted(totals.degraded, unit)} came less prepared than requested"
     if totals.corrupt:
         yield f"{counted(totals.corrupt, 'message')} damaged on the way"
     if totals.malformed:

@@ -59,6 +59,8 @@ class ReportValues:
             none.
         awaited_s: part of `seconds` for which the training loop has waited for batches.
         judged: True if the loader has seen enough training steps for a verdict.
+        unit: what the counters count: "sample", or "picture" where the user's own code makes the samples and the
+            agent is asked for their pictures.
     """
 
     policy: str
@@ -85,10 +87,12 @@ class ReportValues:
     group_bytes: dict[str, int] = field(default_factory=dict)
     agents: tuple[AgentShare, ...] = ()
     agent_address: str = ""
+    unit: str = "sample"
 
     @property
     def prepared(self) -> int:
-        """Number of samples for which the agent ran ops, cut a part out of the file, or wrote it in fewer bytes."""
+        """Number of samples or pictures (`unit`) for which the agent ran ops, cut a part out of the file, or wrote it
+        in fewer bytes."""
         return sum(count for encoding, count in self.totals.encodings.items() if encoding != "file")
 
     @property
@@ -103,7 +107,7 @@ class ReportValues:
         if not self.offloading:
             return f"nothing offloaded: {self.why_not}"
         sent, files = size(totals.wire_bytes), size(totals.read_bytes)
-        text = f"{self.prepared} of {totals.samples} samples {_prepared(totals)}; "
+        text = f"{self.prepared} of {totals.samples} {self.unit}s {_prepared(totals)}; "
         if sent_more(totals.wire_bytes, totals.read_bytes):
             text += f"{sent} sent for files of {files}, which is more, and spares the loader's CPU"
         else:
@@ -118,7 +122,7 @@ class ReportValues:
         head, nothing, tail = self.plan_reason.partition(NOTHING)
         if not (nothing and self.offloading):
             return self.plan_reason
-        return f"{head}{nothing} now, after {self.prepared} of {self.totals.samples} samples were{tail}"
+        return f"{head}{nothing} now, after {self.prepared} of {self.totals.samples} {self.unit}s were{tail}"
 
     @property
     def verdict(self) -> str:
@@ -145,6 +149,7 @@ class ReportValues:
             "seconds": self.seconds,
             "awaited_s": self.awaited_s,
             "samples": totals.samples,
+            "unit": self.unit,
             "passes": self.passes,
             "ranks": self.ranks,
             "workers": self.workers,

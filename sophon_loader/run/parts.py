@@ -233,16 +233,18 @@ class Parts:
         return [_undeferred(self._why_not_recorded)] if self._why_not_recorded else []
 
     def observer(self, epoch: Epoch) -> Observer:
-        """Return the observer of the engine's epochs: the engine, and the log if there is one."""
-        assert self.engine is not None, "a plain loader's epochs tell nobody"
+        """Return the observer of an epoch that an agent has a part in: its engine, and the log if there is one."""
+        engine = self.engine or self.asking
+        assert engine is not None, "a plain loader's epochs tell nobody"
         if self._log is None:
-            return self.engine
-        about = f"{type(self.engine.data.whole).__name__} of {len(self.engine.data):,}"
-        return LoggedEpoch(self.engine, epoch, self._log, self.engine.report, about)
+            return engine
+        report = (lambda: self.plain_report) if self.engine is None else engine.report
+        about = f"{type(engine.data.whole).__name__} of {engine.samples:,}"
+        return LoggedEpoch(engine, epoch, self._log, report, about)
 
     def log_plain(self) -> None:
         """Log a plain DataLoader's epoch as it begins: only its report, which says why, once."""
-        if self._log is not None and self._logged_plain is not self._plain_report:
+        if self._log is not None and self.asking is None and self._logged_plain is not self._plain_report:
             self._logged_plain = self._plain_report
             log_report(self._log, self._plain_report, ended=False)
 

@@ -26,6 +26,12 @@ from sophon_loader.report.report import Report
 from sophon_loader.run.recorded_engine import RecordedEngine
 from sophon_loader.run.ticket_sampler import Occurrences
 
+_ONE_BY_ONE = (
+    "'s own code makes the samples, and the agent is asked for each picture as that looks at it; more workers hide the "
+    "round trips, and a dataset that is known beforehand has none: "
+)
+"""Middle of a note, between the name of a dataset's class and the reason why the dataset is not known."""
+
 
 class Recording:
     """Counts of the pictures in one loader's newest epoch, and the memory of its batches.
@@ -108,8 +114,10 @@ class Recording:
         if self.engine is not None:
             asked = self.engine.report()
             totals = replace(asked.totals, fused=ours, unfused=pillow)
-            why = f"samples are made by the dataset's own code: {report.why_not}"
-            return replace(asked, totals=totals, notes=(*asked.notes, why, *self._untouched, *self.notes()))
+            how = f"{type(self.engine.data.whole).__name__}{_ONE_BY_ONE}{report.why_not}"
+            return replace(
+                asked, totals=totals, unit="picture", notes=(*asked.notes, how, *self._untouched, *self.notes())
+            )
         share = f"; {decoded_share(found)}" if ours + pillow else ""
         return replace(
             report,

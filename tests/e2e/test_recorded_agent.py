@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Iterator
@@ -139,6 +140,7 @@ def test_batches_are_torchs(root: Path, agent: Agent, kind: Any, workers: int) -
     report = loader.report().as_dict()
     assert report["fallbacks"] <= (4 if kind is Skips else 0)
     assert 0 < report["wire_bytes"] < 1.05 * report["file_bytes"]
+    assert " pictures " in report["summary"] and any("own code makes the samples" in one for one in report["notes"])
     loader.close()
 
 
@@ -337,3 +339,14 @@ def test_without_recording_nothing_is_asked_for(root: Path, agent: Agent) -> Non
         )
     epochs(loader, 1)
     assert not loader.report().offloading
+
+
+def test_the_log_tells_of_each_epoch_and_that_pictures_were_offloaded(root: Path, agent: Agent, tmp_path: Path) -> None:
+    options = OffloadOptions(log=tmp_path / "log")
+    loader = OffloadingDataLoader(Pictures(root), agent=agent.address("photos"), options=options, **LOADER)
+    epochs(loader)
+    loader.close()
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    reports = [line["values"] for line in lines if line["kind"] == "report"]
+    assert [one["epoch"] for one in reports] == [0, 1] and {one["unit"] for one in reports} == {"picture"}, reports
+    assert [line["loader"] for line in lines if line["kind"] == "begin"] == [f"Pictures of {FILES}"] * 2

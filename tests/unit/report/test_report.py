@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sophon_loader.measures.counters import NO_TOTALS, Statistics
+from sophon_loader.report.page import page_of
 from sophon_loader.report.report import Report
 from sophon_loader.report.rows import rows_of
 
@@ -172,6 +173,17 @@ ROWS = {
 def test_every_row_in_words_and_in_the_order_of_questions() -> None:
     assert list(rows_of(FULL)) == list(ROWS.items())
     assert str(FULL).split("\n")[0].strip() == "epoch 2, policy auto, sum of 2 ranks"
+
+
+def test_pictures_are_called_so_where_the_agent_is_asked_for_each() -> None:
+    """Of a dataset of any class; notes tell why Pillow has decoded some."""
+    told = replace(FULL, unit="picture", totals=replace(FULL.totals, fused=3, unfused=1))
+    rows = dict(rows_of(told))
+    assert told.as_dict()["unit"] == "picture" and "samples" not in rows and rows["pictures"] == ROWS["samples"]
+    for row in ("result", "ops at the agent", "problems"):
+        assert rows[row] == ROWS[row].replace("sample", "picture")
+    assert rows["decoded here"] == "3 pictures by C of our own, 1 picture by Pillow"
+    assert "Pictures per second" in page_of(told.told())
 
 
 def test_the_table_has_no_name_of_a_field() -> None:
