@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from PIL import Image
 from torch.utils.data import get_worker_info
 
 from sophon_loader.auto.shared_live import Live
@@ -18,7 +20,7 @@ from sophon_loader.client.session import Session
 from sophon_loader.client.wanted import BatchId, Reply, Wanted
 from sophon_loader.decide.tariff import Prices
 from sophon_loader.encodings.registry import decode
-from sophon_loader.errors import AgentUnreachable, MalformedMessage, SophonError, must_leave
+from sophon_loader.errors import AgentUnreachable, MalformedMessage, ProgramRefused, SophonError, must_leave
 from sophon_loader.fleet.fleet import Fleet
 from sophon_loader.fleet.shared_route import SharedRoute
 from sophon_loader.fleet.worker_fleet import WorkerFleet
@@ -26,6 +28,8 @@ from sophon_loader.host.regular import read_regular
 from sophon_loader.host.shared import SharedArray
 from sophon_loader.kinds.image.header import PACKED_NBYTES, Header, unpack
 from sophon_loader.kinds.image.part import PartOfFile
+from sophon_loader.kinds.image.primitives import Shape
+from sophon_loader.kinds.image.segments import SEGMENTS, read_by, shape_at
 from sophon_loader.measures.counters import Row, Statistics
 from sophon_loader.programs.program import Program
 from sophon_loader.wire.failures import error_of
@@ -43,7 +47,8 @@ WITHOUT_INFO, WITH_INFO = 0, 1
 class AgentPictures:
     """The agents of a loader, as a process that makes samples asks them.
 
-    It is made in the main process; each worker has a copy, with a connection of its own from the first picture on.
+    It is made in the main process; each worker has a copy, with a connection of its own from the first picture on. The
+    threads of a process take turns: user code may look at pictures in threads, and torch's workers pickle in one.
 
     Args:
         routes: to the agents.
@@ -80,21 +85,28 @@ class AgentPictures:
         self._furthest = furthest
         self._iteration = iteration
         self._headers = headers
-        self._asked: dict[int, str] = {}
-        """Keys of the files whose headers were asked for, by the number in the question; the newest ones."""
+        self._asked: dict[int, tuple[str, str]] = {}
+        """(key, path) of the files whose headers were asked for, by the number in the question; the newest ones."""
         self._numbers = 0
         self._process: tuple[int, Session | Fleet | None, Row, Meter] | None = None
         self._dealer: Dealer | None = None
+        self._locks: dict[int, threading.RLock] = {}
         self.keeps_info = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_process": None, "_dealer": None, "_asked": {}}
+        return {**self.__dict__, "_process": None, "_dealer": None, "_asked": {}, "_locks": {}}
+
+    @property
+    def _turn(self) -> threading.RLock:
+        """Held by the thread whose turn it is. A forked process has another one: nobody would release its copy."""
+        return self._locks.setdefault(os.getpid(), threading.RLock())
 
     def close(self) -> None:
         """Close this process's connection, if it has one."""
-        if self._process is not None and self._process[0] == os.getpid() and self._process[1] is not None:
-            self._process[1].close()
-        self._process = None
+        with self._turn:
+            if self._process is not None and self._process[0] == os.getpid() and self._process[1] is not None:
+                self._process[1].close()
+            self._process = None
 
     @property
     def as_agreed(self) -> bool:
@@ -109,21 +121,23 @@ class AgentPictures:
 
     def begin(self) -> None:
         """A sample begins."""
-        session, row, meter = self._of_this_process()
-        row.begin(int(self._iteration.array[0]))
-        meter.begin()
-        if session is not None:
-            self._ways.trust(session, _worker(), mounted=self._roots.mounted)
+        with self._turn:
+            session, row, meter = self._of_this_process()
+            row.begin(int(self._iteration.array[0]))
+            meter.begin()
+            if session is not None:
+                self._ways.trust(session, _worker(), mounted=self._roots.mounted)
 
     def end(self) -> None:
         """The sample has been made, or has failed."""
-        if self._process is None:
-            return
-        _, session, _, meter = self._process
-        meter.count()
-        if session is not None:
-            self._ways.note(session, _worker())
-            self._statistics.shortest_net_s.array[_worker()] = session.shortest_net_s
+        with self._turn:
+            if self._process is None:
+                return
+            _, session, _, meter = self._process
+            meter.count()
+            if session is not None:
+                self._ways.note(session, _worker())
+                self._statistics.shortest_net_s.array[_worker()] = session.shortest_net_s
 
     def _of_this_process(self) -> tuple[Session | Fleet | None, Row, Meter]:
         if self._ways.look():
@@ -150,7 +164,8 @@ class AgentPictures:
         key = self._roots.key_of(path)
         if key is None:
             return None
-        known = self._headers.of(key) or self._header_asked_for(session, key)
+        path = path if path.startswith("/") else os.path.abspath(path)  # the current folder may change up to the look
+        known = self._headers.of(key) or self._header_asked_for(session, key, path)
         if known is None or not known[1]:
             return None
         with contextlib.suppress(ValueError):
@@ -181,19 +196,20 @@ class AgentPictures:
             row.add(fallbacks=1)
         return data
 
-    def _header_asked_for(self, session: Session | Fleet, key: str) -> tuple[int, bytes] | None:
-        self._numbers += 1
-        self._asked[self._numbers] = key
-        if len(self._asked) > MAX_UNANSWERED:
-            del self._asked[next(iter(self._asked))]
-        session.ask_headers([Wanted(WITHOUT_INFO, self._numbers, FILE, "file", key)])
-        session.await_headers(HEADERS_S)
+    def _header_asked_for(self, session: Session | Fleet, key: str, path: str) -> tuple[int, bytes] | None:
+        with self._turn:
+            self._numbers += 1
+            self._asked[self._numbers] = key, path
+            if len(self._asked) > MAX_UNANSWERED:
+                del self._asked[next(iter(self._asked))]
+            session.ask_headers([Wanted(WITHOUT_INFO, self._numbers, FILE, "file", key)])
+            session.await_headers(HEADERS_S)
         return self._headers.of(key)
 
     def _learn(self, numbers: Sequence[int], nbytes: Sequence[int], packed: Sequence[bytes]) -> None:
         for number, size, header in zip(numbers, nbytes, packed, strict=True):
-            key = self._asked.pop(number, None)
-            if key is not None and len(header) in (0, PACKED_NBYTES):
+            key, path = self._asked.pop(number, ("", ""))
+            if key and len(header) in (0, PACKED_NBYTES) and _may_have(path, size):
                 self._headers.learn(key, size, header)
 
     # --- pictures ---------------------------------------------------------------------------------------------
@@ -213,17 +229,22 @@ class AgentPictures:
         Raises:
             SophonError: no agent sends it.
         """
-        session, row, _ = self._of_this_process()
-        if session is None:
-            raise AgentUnreachable("an agent must answer, got none")
-        wanted = self._wanted(key, nbytes, program, pixels=pixels)
-        self._numbers += 1
-        batch = BatchId(-1, 0, self._numbers)
-        session.keep(())
-        session.want(batch, [wanted])
-        reply = session.next(batch)
-        session.keep(())
-        return self._taken(session, reply, row)
+        with self._turn:
+            session, row, _ = self._of_this_process()
+            if session is None:
+                raise AgentUnreachable("an agent must answer, got none")
+            wanted = self._wanted(key, nbytes, program, pixels=pixels)
+            self._numbers += 1
+            batch = BatchId(-1, 0, self._numbers)
+            session.keep(())
+            session.want(batch, [wanted])
+            reply = session.next(batch)
+            session.keep(())
+            segment, value = self._taken(session, reply, row, program)
+            if type(value) is bytes and len(value) != nbytes:
+                self._headers.forget(key)
+                raise ProgramRefused(f"file {key!r} must have {nbytes} bytes, got {len(value)} from the agent")
+            return segment, value
 
     def _wanted(self, key: str, nbytes: int, program: Program | None, *, pixels: bool) -> Wanted:
         prices: Prices | None = None
@@ -239,7 +260,7 @@ class AgentPictures:
         asked = (prices.wire, prices.agent, prices.loader, prices.per_worker)
         return Wanted(source, 0, furthest, CHEAPEST, key, prices=asked, drawn=drawn)
 
-    def _taken(self, session: Session | Fleet, reply: Reply, row: Row) -> tuple[int, Any]:
+    def _taken(self, session: Session | Fleet, reply: Reply, row: Row, program: Program | None) -> tuple[int, Any]:
         if reply.failed is not None:
             self._headers.forget(reply.wanted.key)
             row.add(refused=1)
@@ -258,6 +279,9 @@ class AgentPictures:
                 raise MalformedMessage(
                     f"an agent must answer at segment {reply.wanted.cut} or before, got {sample.cut}"
                 )
+            if not _is_of(program, sample.cut, value):
+                what = f"{type(value).__name__} at segment {sample.cut}"
+                raise MalformedMessage(f"an agent must send what the program makes of the picture, got another {what}")
         except Exception as error:
             if must_leave(error):
                 raise
@@ -309,6 +333,26 @@ class OnePicture:
                 return 0, self._pictures.read_here(self._path)
             except OSError as other:
                 raise other from error
+
+
+def _is_of(program: Program | None, segment: int, value: Any) -> bool:
+    """Return True if a value has the kind, size and mode of what a program makes at a segment; None asks for a file."""
+    if isinstance(value, PartOfFile) and program is not None:
+        kept, picture = value.window, Shape(*program.made_for)
+        whole = kept.full_width, kept.full_height
+        return not segment and whole == picture[:2] and kept.kept.contains(read_by(program.steps, picture))
+    if isinstance(value, Image.Image) and program is not None:
+        shape = shape_at(SEGMENTS[segment], program.steps, Shape(*program.made_for))
+        return segment > 0 and (*value.size, value.mode) == tuple(shape)
+    return not segment and isinstance(value, (bytes, bytearray, memoryview))
+
+
+def _may_have(path: str, nbytes: int) -> bool:
+    """Return False if a file on this host has another size than the agent says: there it is another file."""
+    try:
+        return os.stat(path).st_size in (nbytes, 0)  # mounts of object stores report 0 bytes
+    except OSError:
+        return True  # the agent may have it
 
 
 def _worker() -> int:
