@@ -158,14 +158,16 @@ class AgentPictures:
 
     def header_of(self, path: str) -> tuple[Header, int, OnePicture] | None:
         """See `recording.opener.Elsewhere`."""
-        session = None if self._process is None else self._process[1]
+        if self._process is None or self._process[0] != os.getpid():  # forked within a sample
+            return None
+        session = self._process[1]
         if session is None or session.gone:
             return None
         key = self._roots.key_of(path)
         if key is None:
             return None
         path = path if path.startswith("/") else os.path.abspath(path)  # the current folder may change up to the look
-        known = self._headers.of(key) or self._header_asked_for(session, key, path)
+        known = self._headers.of(key) or self._header_asked_for(key, path)
         if known is None or not known[1]:
             return None
         with contextlib.suppress(ValueError):
@@ -196,8 +198,11 @@ class AgentPictures:
             row.add(fallbacks=1)
         return data
 
-    def _header_asked_for(self, session: Session | Fleet, key: str, path: str) -> tuple[int, bytes] | None:
+    def _header_asked_for(self, key: str, path: str) -> tuple[int, bytes] | None:
         with self._turn:
+            session = None if self._process is None else self._process[1]
+            if session is None:  # another thread has closed it meanwhile
+                return None
             self._numbers += 1
             self._asked[self._numbers] = key, path
             if len(self._asked) > MAX_UNANSWERED:
@@ -351,7 +356,7 @@ def _may_have(path: str, nbytes: int) -> bool:
     """Return False if a file on this host has another size than the agent says: there it is another file."""
     try:
         return os.stat(path).st_size in (nbytes, 0)  # mounts of object stores report 0 bytes
-    except OSError:
+    except (OSError, ValueError):
         return True  # the agent may have it
 
 

@@ -51,6 +51,7 @@ class Scripted:
         self.header_questions = SimpleNamespace(told=None)
         self.lanes, self.gone, self.shortest_net_s = [self], False, math.inf
         self.received_nbytes = self.retries = self.corrupt = self.malformed = self.fresh = self.asked = 0
+        self.headers_asked = 0
         self.waited_s = self.starved_s = self.net_s = self.queued_s = 0.0
         self.within: set[int] = set()
         self.met = threading.Event()
@@ -63,6 +64,7 @@ class Scripted:
 
     def ask_headers(self, wanted: list[Wanted]) -> None:
         self._enter()
+        self.headers_asked += 1
         data = (self.root / wanted[0].key).read_bytes()
         header = header_of(data)
         assert header is not None and self.header_questions.told is not None
@@ -150,6 +152,21 @@ def test_what_is_not_of_the_program_is_read_here(path: Path, name: str) -> None:
     assert (totals.malformed, totals.fallbacks) == ("no file" not in name and "another file" not in name, 1)
 
 
+@pytest.mark.xfail(strict=True, reason="a picture does not ask for its file if its part cannot be decoded")
+def test_a_part_that_no_decoder_takes(path: Path) -> None:
+    def spoilt(data: bytes) -> PartOfFile:
+        part = part_of(data, CROP)
+        return replace(part, data=part.data[: len(part.data) // 2])
+
+    session = Scripted(path.parent, lambda _: (0, spoilt(path.read_bytes())))
+    pictures = pictures_of(session)
+    expected = sample_of(path)
+    pictures.begin()
+    with Opener(elsewhere=pictures).opening() as opened:
+        assert (sample_of(path) == expected).all()
+    assert not opened.failed, "the sample would be made again"
+
+
 def test_threads_ask_one_after_the_other(path: Path) -> None:
     def slow(number: int) -> Answer:
         session.met.wait(0.05)
@@ -197,6 +214,25 @@ def test_a_process_forked_while_a_thread_asks(path: Path) -> None:
         child.kill()
         go_on.set()
         look.join()
+    assert ended == 0
+
+
+def test_a_forked_process_leaves_the_connection_to_its_parent(path: Path) -> None:
+    """When it opens a picture of its own, of which no header is known."""
+    session = Scripted(path.parent, lambda _: (0, path.read_bytes()))
+    pictures, expected = pictures_of(session), sample_of(path)
+
+    def opens() -> None:
+        pixels = sample_of(path)
+        raise SystemExit(0 if (pixels == expected).all() and not session.headers_asked else 1)
+
+    with Opener(elsewhere=pictures).opening():
+        pictures.begin()
+        child = multiprocessing.get_context("fork").Process(target=opens)
+        child.start()
+        child.join(10)
+        ended = child.exitcode
+        child.kill()
     assert ended == 0
 
 
