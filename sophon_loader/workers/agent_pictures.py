@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from PIL import Image
 from torch.utils.data import get_worker_info
 from xxhash import xxh3_64_intdigest
 
@@ -21,7 +21,14 @@ from sophon_loader.client.session import Session
 from sophon_loader.client.wanted import BatchId, Reply, Wanted
 from sophon_loader.decide.tariff import Prices
 from sophon_loader.encodings.registry import decode
-from sophon_loader.errors import AgentUnreachable, MalformedMessage, SampleDiffers, SophonError, must_leave
+from sophon_loader.errors import (
+    AgentUnreachable,
+    MalformedMessage,
+    ProgramRefused,
+    SampleDiffers,
+    SophonError,
+    must_leave,
+)
 from sophon_loader.fleet.fleet import Fleet
 from sophon_loader.fleet.shared_route import SharedRoute
 from sophon_loader.fleet.worker_fleet import WorkerFleet
@@ -36,6 +43,7 @@ from sophon_loader.wire.messages import CHEAPEST, NO_FILE
 from sophon_loader.workers.file_roots import FileRoots, Place
 from sophon_loader.workers.headers_by_key import HeadersByKey
 from sophon_loader.workers.meter import Meter
+from sophon_loader.workers.one_picture import OnePicture, suits
 from sophon_loader.workers.verifying_pictures import PictureVerifier
 
 HEADERS_S = 2.0
@@ -50,17 +58,20 @@ class _Asked:
 
     Args:
         key: of it.
+        path: on this host.
         lacked_by: numbers of the agents that have answered that they lack it.
     """
 
     key: str
+    path: str
     lacked_by: set[int] = field(default_factory=set)
 
 
 class AgentPictures:
     """The agents of a loader, as a process that makes samples asks them.
 
-    It is made in the main process; each worker has a copy, with a connection of its own from the first picture on.
+    It is made in the main process; each worker has a copy, with a connection of its own from the first picture on. The
+    threads of a process take turns: user code may look at pictures in threads, and torch's workers pickle in one.
 
     Args:
         routes: to the agents.
@@ -108,16 +119,23 @@ class AgentPictures:
         self._dealer: Dealer | None = None
         self._verifier = PictureVerifier(0.0)
         self._differs: SampleDiffers | None = None
+        self._locks: dict[int, threading.RLock] = {}
         self.keeps_info = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_process": None, "_dealer": None, "_asked": {}}
+        return {**self.__dict__, "_process": None, "_dealer": None, "_asked": {}, "_locks": {}}
+
+    @property
+    def _turn(self) -> threading.RLock:
+        """Held by the thread whose turn it is. A forked process has another one: nobody would release its copy."""
+        return self._locks.setdefault(os.getpid(), threading.RLock())
 
     def close(self) -> None:
         """Close this process's connection, if it has one."""
-        if self._process is not None and self._process[0] == os.getpid() and self._process[1] is not None:
-            self._process[1].close()
-        self._process = None
+        with self._turn:
+            if self._process is not None and self._process[0] == os.getpid() and self._process[1] is not None:
+                self._process[1].close()
+            self._process = None
 
     @property
     def as_agreed(self) -> bool:
@@ -132,11 +150,12 @@ class AgentPictures:
 
     def begin(self) -> None:
         """A sample begins."""
-        session, row, meter = self._of_this_process()
-        row.begin(int(self._iteration.array[0]))
-        meter.begin()
-        if session is not None:
-            self._ways.trust(session, _worker(), mounted=self._roots.mounted)
+        with self._turn:
+            session, row, meter = self._of_this_process()
+            row.begin(int(self._iteration.array[0]))
+            meter.begin()
+            if session is not None:
+                self._ways.trust(session, _worker(), mounted=self._roots.mounted)
 
     def end(self) -> None:
         """The sample has been made, or has failed.
@@ -147,13 +166,14 @@ class AgentPictures:
         differs, self._differs = self._differs, None
         if differs is not None:
             raise differs
-        if self._process is None:
-            return
-        _, session, _, meter = self._process
-        meter.count()
-        if session is not None:
-            self._ways.note(session, _worker())
-            self._statistics.shortest_net_s.array[_worker()] = session.shortest_net_s
+        with self._turn:
+            if self._process is None:
+                return
+            _, session, _, meter = self._process
+            meter.count()
+            if session is not None:
+                self._ways.note(session, _worker())
+                self._statistics.shortest_net_s.array[_worker()] = session.shortest_net_s
 
     def _of_this_process(self) -> tuple[Session | Fleet | None, Row, Meter]:
         if self._ways.look():
@@ -179,15 +199,18 @@ class AgentPictures:
 
     def header_of(self, path: str) -> tuple[Header, int, OnePicture] | None:
         """See `recording.opener.Elsewhere`."""
-        session = None if self._process is None else self._process[1]
+        if self._process is None or self._process[0] != os.getpid():  # forked within a sample
+            return None
+        session = self._process[1]
         if session is None or session.gone:
             return None
         key = self._roots.key_of(path)
         if key is None:
             return None
+        path = path if path.startswith("/") else os.path.abspath(path)  # the current folder may change up to the look
         known = self._headers.of(key)
         if known is None or (known[0] < 0 and known[0] != self._nowhere):
-            known = self._header_asked_for(session, key)
+            known = self._header_asked_for(key, path)
         if known is None or not known[1]:
             return None
         if not self._verifier.has_size(path, known[0]):
@@ -221,21 +244,25 @@ class AgentPictures:
             row.add(fallbacks=1)
         return data
 
-    def _header_asked_for(self, session: Session | Fleet, key: str) -> tuple[int, bytes] | None:
-        self._numbers += 1
-        asked = self._asked[self._numbers] = _Asked(key)
-        if len(self._asked) > MAX_UNANSWERED:
-            del self._asked[next(iter(self._asked))]
-        wanted = Wanted(WITHOUT_INFO, self._numbers, FILE, "file", key)
-        session.ask_headers([wanted])
-        session.await_headers(HEADERS_S)
-        if asked.lacked_by:
-            for number, lane in enumerate(session.lanes):
-                if number not in asked.lacked_by:
-                    lane.ask_headers([wanted])
+    def _header_asked_for(self, key: str, path: str) -> tuple[int, bytes] | None:
+        with self._turn:
+            session = None if self._process is None else self._process[1]
+            if session is None:  # another thread has closed it meanwhile
+                return None
+            self._numbers += 1
+            asked = self._asked[self._numbers] = _Asked(key, path)
+            if len(self._asked) > MAX_UNANSWERED:
+                del self._asked[next(iter(self._asked))]
+            wanted = Wanted(WITHOUT_INFO, self._numbers, FILE, "file", key)
+            session.ask_headers([wanted])
             session.await_headers(HEADERS_S)
-            if len(asked.lacked_by) == len(session.lanes):
-                self._headers.learn(key, self._nowhere, b"")
+            if asked.lacked_by:
+                for number, lane in enumerate(session.lanes):
+                    if number not in asked.lacked_by:
+                        lane.ask_headers([wanted])
+                session.await_headers(HEADERS_S)
+                if len(asked.lacked_by) == len(session.lanes):
+                    self._headers.learn(key, self._nowhere, b"")
         return self._headers.of(key)
 
     def _learn(self, agent: int, numbers: Sequence[int], nbytes: Sequence[int], packed: Sequence[bytes]) -> None:
@@ -250,7 +277,8 @@ class AgentPictures:
                     session.note_lacking(agent, asked.key)
             else:
                 del self._asked[number]
-                self._headers.learn(asked.key, size, header)
+                if _may_have(asked.path, size):
+                    self._headers.learn(asked.key, size, header)
 
     # --- pictures ---------------------------------------------------------------------------------------------
 
@@ -269,20 +297,25 @@ class AgentPictures:
         Raises:
             SophonError: no agent sends it.
         """
-        session, row, _ = self._of_this_process()
-        if session is None:
-            raise AgentUnreachable("an agent must answer, got none")
-        key = self._roots.key_of(path)  # by now: another one where other agents have agreed since its header came
-        if key is None:
-            raise AgentUnreachable(f"an agent must have {path}, got none that has its folder")
-        wanted = self._wanted(key, nbytes, program, pixels=pixels)
-        self._numbers += 1
-        batch = BatchId(-1, 0, self._numbers)
-        session.keep(())
-        session.want(batch, [wanted])
-        reply = session.next(batch)
-        session.keep(())
-        return self._taken(session, reply, row)
+        with self._turn:
+            session, row, _ = self._of_this_process()
+            if session is None:
+                raise AgentUnreachable("an agent must answer, got none")
+            key = self._roots.key_of(path)  # by now: another one where other agents have agreed since its header came
+            if key is None:
+                raise AgentUnreachable(f"an agent must have {path}, got none that has its folder")
+            wanted = self._wanted(key, nbytes, program, pixels=pixels)
+            self._numbers += 1
+            batch = BatchId(-1, 0, self._numbers)
+            session.keep(())
+            session.want(batch, [wanted])
+            reply = session.next(batch)
+            session.keep(())
+            segment, value = self._taken(session, reply, row, program)
+            if type(value) is bytes and len(value) != nbytes:
+                self._headers.forget(key)
+                raise ProgramRefused(f"file {key!r} must have {nbytes} bytes, got {len(value)} from the agent")
+            return segment, value
 
     def verify(self, path: str, nbytes: int, program: Program | None, answer: tuple[int, Any]) -> None:
         """Compare an answer with what this host makes of the file, if it is one of those to be compared.
@@ -323,7 +356,7 @@ class AgentPictures:
         asked = (prices.wire, prices.agent, prices.loader, prices.per_worker)
         return Wanted(source, 0, furthest, CHEAPEST, key, prices=asked, drawn=drawn)
 
-    def _taken(self, session: Session | Fleet, reply: Reply, row: Row) -> tuple[int, Any]:
+    def _taken(self, session: Session | Fleet, reply: Reply, row: Row, program: Program | None) -> tuple[int, Any]:
         if reply.failed is not None:
             self._headers.forget(reply.wanted.key)
             row.add(refused=1)
@@ -340,8 +373,9 @@ class AgentPictures:
             value = decode(sample.encoding, sample.meta, reply.payload)
             if sample.cut > reply.wanted.cut:
                 raise MalformedMessage(f"segment must be at most {reply.wanted.cut}, got {sample.cut} from an agent")
-            if isinstance(value, Image.Image) != (sample.cut > 0):
-                raise MalformedMessage(f"segment {sample.cut} must be of another type, got {type(value)} from an agent")
+            if not suits(program, sample.cut, value):
+                what = f"{type(value).__name__} at segment {sample.cut}"
+                raise MalformedMessage(f"an agent must send what the program makes of the picture, got another {what}")
         except Exception as error:
             if must_leave(error):
                 raise
@@ -351,49 +385,12 @@ class AgentPictures:
         return sample.cut, value if sample.cut or isinstance(value, PartOfFile) else bytes(value)
 
 
-class OnePicture:
-    """The supplier of one picture; see `kinds.image.far_picture.Supplier`.
-
-    What no agent sends is read on this host. The sample is not made again for that: a state that its code has would
-    move twice.
-
-    Args:
-        pictures: of this process.
-        nbytes: size of the picture's file.
-        path: of the file on this host.
-    """
-
-    def __init__(self, pictures: AgentPictures, nbytes: int, path: str) -> None:
-        self._pictures, self._nbytes, self._path = pictures, nbytes, path
-
-    @property
-    def keeps_info(self) -> bool:
-        """See `Supplier`."""
-        return self._pictures.keeps_info
-
-    @keeps_info.setter
-    def keeps_info(self, keeps: bool) -> None:
-        self._pictures.keeps_info = keeps
-
-    def file(self) -> bytes:
-        """See `Supplier.file`."""
-        found: bytes = self._asked(None, pixels=False)[1]
-        return found
-
-    def made(self, program: Program, *, pixels: bool) -> tuple[int, Any]:
-        """See `Supplier.made`."""
-        return self._asked(program, pixels=pixels)
-
-    def _asked(self, program: Program | None, *, pixels: bool) -> tuple[int, Any]:
-        try:
-            answer = self._pictures.ask(self._path, self._nbytes, program, pixels=pixels)
-        except SophonError as error:
-            try:
-                return 0, self._pictures.read_here(self._path)
-            except OSError as other:
-                raise other from error
-        self._pictures.verify(self._path, self._nbytes, program, answer)
-        return answer
+def _may_have(path: str, nbytes: int) -> bool:
+    """Return False if a file on this host has another size than the agent says: there it is another file."""
+    try:
+        return os.stat(path).st_size in (nbytes, 0)  # mounts of object stores report 0 bytes
+    except (OSError, ValueError):
+        return True  # the agent may have it
 
 
 def _worker() -> int:

@@ -103,6 +103,16 @@ def test_two_ranks_with_two_agents_of_which_one_dies(root: Path, agent: Agent, t
     assert all((told["all"]["ranks"], told["all"]["samples"]) == (2, PICTURES) for told in two)
 
 
+def test_two_ranks_with_a_dataset_of_a_class_of_its_own(root: Path, tmp_path: Path) -> None:
+    with agent_for(root) as mortal:
+        told = {"addresses": [mortal.ready().address()], "killed": mortal.pid}
+        (tmp_path / "agents").write_text(json.dumps(told))
+        two = run(2, "recorded", root, tmp_path)
+    assert all(told["found"] == told["expected"] and told["own"]["wire_bytes"] > 0 for told in two)
+    dealt = [label >> 20 for told in two for label, _ in told["found"]]
+    assert sorted(dealt) == sorted([*range(FILES), *range(FILES)])
+
+
 @pytest.mark.timeout(300)
 def test_two_ranks_share_a_cache(root: Path, agent: Agent, tmp_path: Path) -> None:
     (tmp_path / "address").write_text(agent.address())

@@ -31,6 +31,8 @@ CACHE_SHARE = 0.5
 """Of the schedules, in which files are kept; what is kept outlives them."""
 ROSTER_SHARE = 0.5
 """Of the schedules whose policy allows it, in which a roster names the agent, and one that nobody reaches."""
+RECORDED_SHARE = 0.6
+"""Of the schedules whose policy and options allow it, in which the dataset is of a class of its own."""
 ENCODINGS: tuple[Any, ...] = ("auto", "paper", ["webp"], ["pixels", "roi-jpeg"], ["file"])
 POLICIES = ("no-off", "all-off", "resize-off", "sophon", "auto")
 
@@ -65,6 +67,7 @@ class Schedule:
         fused: whether C of our own may decode.
         cache: whether files are kept on this host.
         roster: whether a folder names the agent.
+        recorded: whether the dataset is of a class of its own.
 
     Example:
         >>> Schedule.from_line(drawn(7).line()) == drawn(7)
@@ -79,6 +82,7 @@ class Schedule:
     fused: bool = True
     cache: bool = False
     roster: bool = False
+    recorded: bool = False
 
     def line(self) -> str:
         """As a line of text, to be kept."""
@@ -120,7 +124,9 @@ def drawn(seed: int) -> Schedule:
         faults.append(Fault(loud.randrange(batches), ALARM, loud.randint(1, 8)))
     profile = draw.random() < 0.2
     roster = loader["policy"] != "sophon" and random.Random(f"{seed} roster").random() < ROSTER_SHARE
-    return Schedule(seed, files, loader, profile, sorted(faults, key=lambda fault: fault.at), fused, cache, roster)
+    faults.sort(key=lambda fault: fault.at)
+    recorded = fused and loader["policy"] != "sophon" and random.Random(f"{seed} records").random() < RECORDED_SHARE
+    return Schedule(seed, files, loader, profile, faults, fused, cache, roster, recorded)
 
 
 def _fault(draw: random.Random, batches: int) -> Fault:

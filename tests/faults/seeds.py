@@ -55,6 +55,7 @@ from tests.support.alarms import Alarms
 from tests.support.cache_harm import CLOCK_JUMP, harm_cache, jump
 from tests.support.loaders import samples_of
 from tests.support.pictures import folder, make_tree
+from tests.support.recorded import Own
 from tests.support.relay import SpoiltRelay
 from tests.support.warm import Warm
 
@@ -305,6 +306,14 @@ def _events(schedule: Schedule, at: Scene, alarms: Alarms) -> dict[int, list[Cal
     return events
 
 
+def _dataset(schedule: Schedule, at: Scene) -> Any:
+    """What the loader of a schedule reads; what samples move on `self` counts where their order is that of torch."""
+    if not schedule.recorded:
+        return folder(at.root)
+    rings = any(fault.kind == ALARM for fault in schedule.faults)
+    return Own(at.root, moves=schedule.loader["in_order"] and not rings)
+
+
 def _epochs(
     schedule: Schedule, at: Scene, address: str | None, events: dict[int, list[Callable[[], None]]], alarms: Alarms
 ) -> list[Samples]:
@@ -315,7 +324,7 @@ def _epochs(
     keeps = address is not None and schedule.cache
     cache: dict[str, Any] = {"cache": str(at.cache), "cache_gb": CACHE_GB} if keeps else {}
     loader = OffloadingDataLoader(
-        Subset(folder(at.root), range(schedule.files)),
+        Subset(_dataset(schedule, at), range(schedule.files)),
         agent=address,
         seed=schedule.seed,
         options=replace(OPTIONS, fused=schedule.fused, **cache),

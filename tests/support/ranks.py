@@ -17,13 +17,14 @@ from typing import Any
 import psutil
 import torch
 from torch import distributed
-from torch.utils.data import DistributedSampler, Subset
+from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.cache import worker_cache
 from tests.support.cache_harm import harm_cache
 from tests.support.loaders import PlainPictures, digest_of
 from tests.support.pictures import train_transform
+from tests.support.recorded import Own
 
 BATCH = 3
 KILLED_AT = 3
@@ -98,6 +99,33 @@ def replicas(root: Path, folder: Path) -> dict[str, Any]:
     own, both = loader.report().as_dict(), loader.report(all_ranks=True).as_dict()
     loader.close()
     return {"seen": found, "own": own, "all": both}
+
+
+def recorded(root: Path, folder: Path) -> dict[str, Any]:
+    """A dataset of a class of its own, dealt by torch's sampler, at an agent that rank 0 kills in the second epoch."""
+    told = json.loads((folder / "agents").read_text())
+    options = OffloadOptions(connect_timeout_s=0.5, heartbeat_s=0.3, dead_after_s=1.5)
+    seen_by: dict[str, Any] = {}
+    for name, loads in (("expected", DataLoader), ("found", OffloadingDataLoader)):
+        dataset = Own(root)
+        dealt: Any = DistributedSampler(dataset, seed=4)
+        more = {"agent": told["addresses"][0], "options": options} if name == "found" else {}
+        loader: Any = loads(dataset, BATCH, sampler=dealt, num_workers=1, persistent_workers=True, **more)
+        torch.manual_seed(distributed.get_rank())
+        random.seed(distributed.get_rank())
+        seen_by[name] = []
+        for epoch in range(2):
+            dealt.set_epoch(epoch)
+            for number, batch in enumerate(loader):
+                seen_by[name] += seen([batch])
+                if more and (epoch, number) == (1, 1):
+                    if distributed.get_rank() == 0:
+                        os.kill(told["killed"], signal.SIGKILL)
+                    distributed.barrier()
+            if more and not epoch:
+                seen_by["own"] = loader.report().as_dict()
+    loader.close()
+    return seen_by
 
 
 def cached(root: Path, folder: Path) -> dict[str, Any]:
@@ -239,6 +267,7 @@ DOES: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
     "copies": copies,
     "own": own,
     "left": left,
+    "recorded": recorded,
 }
 
 

@@ -10,8 +10,8 @@ from PIL import Image
 from sophon_loader.errors import ProgramRefused
 from sophon_loader.kinds.image.kind import ImageKind
 from sophon_loader.kinds.image.part import NotCut, PartOfFile
-from sophon_loader.kinds.image.primitives import Shape, output, run
-from sophon_loader.kinds.image.segments import SEGMENTS, steps_until
+from sophon_loader.kinds.image.primitives import Shape, run
+from sophon_loader.kinds.image.segments import SEGMENTS, shape_at, steps_until
 from sophon_loader.kinds.image.selftest import trusted
 from sophon_loader.kinds.image.source import StepsOnPicture, source_of
 from sophon_loader.programs.program import Limits, Program
@@ -54,9 +54,7 @@ def execute(
         return value if stop == "file" else image_at(begun, stop)
     ended = program.steps[: steps_until(stop, program.steps)]
     done = steps_until(start, program.steps)
-    shape = Shape(*program.made_for)
-    for step in program.steps[:done]:
-        shape = output(step, shape) or shape  # which has been checked
+    shape = shape_at(start, program.steps, Shape(*program.made_for))
     _see_same(shape, Shape(value.width, value.height, value.mode))
     return run(value, ended[done:])
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from sophon_loader.errors import ProgramRefused
+from sophon_loader.errors import ProgramRefused, must_leave
 from sophon_loader.kinds.image.fused_picture import MODES, Picture
 from sophon_loader.kinds.image.header import Header
 from sophon_loader.kinds.image.opening import open_image
@@ -129,8 +129,6 @@ class FarPicture(PictureFile):
         keeps_info = self._supplier.keeps_info
         program, pixels = self.program(steps, ""), not others and self._sends_pixels(steps)
         segment, value = self._supplier.made(program, pixels=pixels)
-        if not self._suits(segment, value, steps):
-            segment, value = 0, self._supplier.file()
         if isinstance(value, PartOfFile):
             self.part = value
             if keeps_info:
@@ -150,15 +148,6 @@ class FarPicture(PictureFile):
         """See `PictureFile.is_far`."""
         return self._data is None and self.part is None
 
-    def _suits(self, segment: int, value: Any, steps: Sequence[Step]) -> bool:
-        """True if a value is of the size and mode that it must have at its segment."""
-        if isinstance(value, PartOfFile):
-            return (value.window.full_width, value.window.full_height) == self.shape[:2]
-        shape = self.shape
-        for step in steps[: steps_until(SEGMENTS[segment], steps)]:
-            shape = output(step, shape) or shape
-        return not segment or shape == Shape(value.width, value.height, value.mode)
-
     def _sends_pixels(self, steps: Sequence[Step]) -> bool:
         """True if our C can go on from the pixels at each segment."""
         shape, modes = self.shape, {self.shape.mode}
@@ -176,8 +165,13 @@ class FarPicture(PictureFile):
         return super().info()
 
     def held(self, steps: Sequence[Step]) -> DecodedPixels:
-        """See `PictureFile.held`."""
-        if self.part is not None and not self.part.window.kept.contains(self.region(steps)):
+        """See `PictureFile.held`. A part that cannot be decoded says nothing of the file."""
+        if self.part is not None:
+            try:
+                return super().held(steps)
+            except Exception as error:
+                if must_leave(error):
+                    raise
             self._take(self._supplier.file())
         return super().held(steps)
 

@@ -32,6 +32,19 @@ def steps_until(segment: str, steps: Sequence[Step]) -> int:
     return {"decoded": 0, "shrunk": shrunk(steps)}.get(segment, len(steps))
 
 
+def shape_at(segment: str, steps: Sequence[Step], picture: Shape) -> Shape:
+    """Return the shape of the image at a segment from `decoded` on.
+
+    Args:
+        segment: see `SEGMENTS`.
+        steps: that suit the picture.
+        picture: decoded.
+    """
+    for step in steps[: steps_until(segment, steps)]:
+        picture = output(step, picture) or picture
+    return picture
+
+
 def read_by(steps: Sequence[Step], picture: Shape) -> Region:
     """The rectangle of a picture that some steps read: the px outside may be anything.
 
