@@ -5,8 +5,8 @@
 
 The shapes are those of bench.any_class. Loader and agent run on linked hosts (`bench/bed`; needs root), a core each.
 Two loaders of each shape, `auto` and `no-off`, take turns, epoch by epoch, after two epochs of each; a ratio is of one
-round. Then the bytes of the last epoch of `auto` are compared with the least that could have crossed: for each picture
-the smallest of its file, the part that is read, and what any lossless encoding makes of the crop. The loaders' workers
+round. Then the bytes of the last epoch of `auto` are compared with the least that could have crossed. For each picture
+that is the smallest of its file, the part that is read, and the crop in each lossless encoding. The loaders' workers
 write down their requests for that.
 
 Bars: images per second of `auto` at least 1.5 times those of `no-off` where a crop comes first; bytes at most 1.1 times
