@@ -40,6 +40,8 @@ Orders = Mapping[str, Callable[[str], Any]]
 
 AGENT = (sys.executable, "-m", "storage_agent", "serve", "--log-level", "warning")
 """Start of every agent's command; the export, its address and other options follow."""
+OP_WORKERS_AT_ONCE = ("--ops", "torchvision.transforms")
+"""Options that start an agent's op workers with it, not in a measured epoch. The module registers no op."""
 EXPORT = "bench"
 PORT = 5555
 LOADER_CORE, AGENT_CORE = 0, 1
@@ -62,13 +64,13 @@ class ChildFailed(RuntimeError):
 def start_agent(
     bed: Bed, data: Path, cores: float | None = 1.0, within: tuple[str, ...] = (), port: int = PORT
 ) -> subprocess.Popen[str]:
-    """Start the agent of a bed, with one worker, and wait until it is ready; it ends with the bed.
+    """Start the agent of a bed, with one worker of each kind, and wait until it is ready; it ends with the bed.
 
     Args:
         bed: an open bed; the agent runs on its agent host.
         data: the ImageFolder tree that it serves.
         cores: CPU quota of the agent's host in cores; None for no quota. One of less than a core holds from when its
-            worker is ready: that imports torch first, for a minute with 0.05 cores.
+            workers are ready: its op worker imports torch first, for a minute with 0.05 cores.
         within: what its command line is preceded by: a program that runs another one in its own place.
         port: that it listens on.
 
@@ -78,6 +80,7 @@ def start_agent(
     bind = f"tcp://{bed.agent_host.address}:{port}"
     # Without keys, as the peers are; bench.keys says what they cost.
     serving = [*AGENT, "--insecure", "--export", f"{EXPORT}={data}", "--bind", bind, "--workers", "1"]
+    serving += OP_WORKERS_AT_ONCE
     serving += bed.agent_arguments
     command = [*within, *serving]
     at_start = None if cores is None else max(1.0, cores)
@@ -86,17 +89,18 @@ def start_agent(
     )
     announced(agent)
     if cores != at_start:
-        wait_for_worker(bind, bed.agent_host)
+        wait_for_worker(bind, bed.agent_host, with_ops=True)
         bed.agent_host.set_quota(cores)
     return agent
 
 
-def wait_for_worker(address: str, host: Host | None = None) -> None:
+def wait_for_worker(address: str, host: Host | None = None, *, with_ops: bool = False) -> None:
     """Wait until an agent has a worker that is ready.
 
     Args:
         address: of the agent.
         host: where it is asked from; None for this machine.
+        with_ops: True to wait for an op worker, too; the agent has `OP_WORKERS_AT_ONCE`.
 
     Raises:
         ChildFailed: it takes too long.
@@ -107,8 +111,10 @@ def wait_for_worker(address: str, host: Host | None = None) -> None:
     while time.monotonic() < end_s:
         asking = popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
         answer, _ = asking.communicate()
-        if asking.returncode == 0 and json.loads(answer)["workers"]:
-            return
+        if asking.returncode == 0:
+            status = json.loads(answer)
+            if status["workers"] and (status["op_workers"] or not with_ops):
+                return
         time.sleep(0.2)
     raise ChildFailed(f"the agent's worker must be ready within {START_S:g} s, got none")
 

@@ -31,7 +31,7 @@ import psutil
 
 from bench import arguments, record
 from bench.bed import LoopbackHosts, why_no_quota
-from bench.children import AGENT, EXPORT, alone, local_agent, wait_for_worker
+from bench.children import AGENT, EXPORT, OP_WORKERS_AT_ONCE, alone, local_agent, wait_for_worker
 from bench.loading import our_loader, quiet, rates_in_turns, samples_per_s, training_pipeline
 from bench.record import REPOSITORY
 from sophon_loader import RemoteImageFolder
@@ -113,10 +113,10 @@ def agent(data: Path, mbit: float | None, cores: float | None) -> Iterator[str]:
     """
     with LoopbackHosts(mbit).open() as bed:
         command = [*AGENT, "--export", f"{EXPORT}={data}", "--bind", "tcp://127.0.0.1:0", "--workers", "1"]
-        command += bed.agent_arguments
+        command += [*OP_WORKERS_AT_ONCE, *bed.agent_arguments]
         process = bed.agent_host.popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
         address = f"{announced(process).endpoint}/{EXPORT}"
-        wait_for_worker(address)
+        wait_for_worker(address, with_ops=True)
         bed.agent_host.set_quota(cores)
         yield address
 
@@ -181,7 +181,7 @@ def workers(data: Path) -> list[dict[str, Any]]:
         addresses: list[str] = []
         while len(addresses) < max(NUMBERS):
             addresses.append(stack.enter_context(local_agent(data))[0])
-            wait_for_worker(addresses[-1])  # one after the other: each imports torch
+            wait_for_worker(addresses[-1])  # one after the other, on few cores
         return [alone(worker, {"addresses": addresses[:number]}) for number in NUMBERS]
 
 

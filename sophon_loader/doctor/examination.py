@@ -24,7 +24,7 @@ from sophon_loader.figures import counted, number, percent, size
 from sophon_loader.host.system import cores_available
 from sophon_loader.loader import OffloadingDataLoader
 from sophon_loader.pipeline.software import software, unlike
-from sophon_loader.pipeline.switches import USUAL, remedy_for
+from sophon_loader.pipeline.switches import ON_TENSORS, USUAL, remedy_for
 from sophon_loader.pipeline.told import OPENERS, SETTINGS
 from sophon_loader.routes.named import SCHEMES, has_name, is_of_several, parse_roster, roster_of
 from sophon_loader.routes.roster import able, of_other_exports
@@ -39,6 +39,13 @@ _TO_DO = {
     OPENERS: "leave Pillow's own openers of formats as they are in the training",
 }
 """Remedies for differences other than releases and switches of torch's, which `remedy_for` knows."""
+_OF_OPS = frozenset({"torch", "torchvision", "default dtype", "default device", *ON_TENSORS})
+"""Names of software that decide what torch computes. Parts of files, crops and resized pictures do not depend on it."""
+_NO_OP_WORKERS = {
+    "none": "pip install 'sophon_loader[torch]' on the agent's host, with the versions from here",
+    "unused": "start the agent without --op-workers 0; `sophon-agent status` there says if that is not the reason",
+}
+"""Version of torch that an agent without op workers tells -> remedy."""
 _RAISED = (Exception, SystemExit)
 """Exceptions of the user's code. A module that reads a command line of its own ends the program by the second."""
 _LEAST = 1.05
@@ -161,10 +168,15 @@ def _libraries(differ: Sequence[str], theirs: dict[str, str]) -> Finding:
         f"{name} {ours.get(name) or 'none'} here and {theirs.get(name, usual.get(name)) or 'none'} there"
         for name in differ
     )
+    if theirs.get("torch") in _NO_OP_WORKERS and _OF_OPS.issuperset(differ):
+        said = "the agent runs no ops of torch; it sends parts of files, crops and resized pictures"
+        remedy = _NO_OP_WORKERS[theirs["torch"]]
+        return Finding("libraries", said, f"none, unless ops behind these shall run there, too: {remedy}")
+    few = "not all ops run at the agent" if _OF_OPS.issuperset(differ) else "no op runs at the agent, or few do"
     releases = [name for name in differ if name in _RELEASES]
     todo = [f"install the same {' and '.join(releases)} at both ends"] if releases else []
     todo += [_TO_DO.get(name) or remedy_for(name) for name in differ if name not in releases]
-    return Finding("libraries", f"no op runs at the agent, or few do: {both}", "; ".join(filter(None, todo)))
+    return Finding("libraries", f"{few}: {both}", "; ".join(filter(None, todo)))
 
 
 def _of_dataset(

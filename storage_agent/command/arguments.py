@@ -155,7 +155,8 @@ def _add_place(group: _Group) -> None:
         action="append",
         default=[],
         metavar="MODULE",
-        help="Import this Python module, which registers transforms of your own by register_op. May be repeated.",
+        help="Import this Python module, which registers transforms of your own by register_op, which needs the extra "
+        "`torch`. May be repeated.",
     )
 
 
@@ -180,7 +181,8 @@ def _add_share(group: _Group) -> None:
         "--workers",
         type=int,
         metavar="N",
-        help="Processes that run ops, of one core each at most (default: as many as this host has cores to use).",
+        help="Processes that decode, crop and resize, of one core each at most (default: as many as this host has "
+        "cores to use).",
     )
     amount.add_argument(
         "--cpu-share",
@@ -193,7 +195,7 @@ def _add_share(group: _Group) -> None:
         type=int,
         metavar="N",
         help="Further processes, with torch, for pipelines of named ops; started when these are first needed, 0 for "
-        "never (default: as many as workers).",
+        "never (default: as many as workers; none without the extra `torch`).",
     )
     group.add_argument(
         "--nice",

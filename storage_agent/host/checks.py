@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sophon_loader.errors import AgentError, ConfigError
 from sophon_loader.host.endpoints import host_of
-from sophon_loader.host.installed import torch_lacking
+from sophon_loader.host.installed import torch_wanted
 
 
 def check_modules(names: Sequence[str]) -> None:
@@ -21,11 +21,8 @@ def check_modules(names: Sequence[str]) -> None:
     Raises:
         ConfigError: a module does not exist, or ops are named where torch or torchvision is missing.
     """
-    if names and (lacking := torch_lacking()):
-        raise ConfigError(
-            f"ops need torch and torchvision, got --ops {names[0]} on a host without {lacking}; install both, or leave "
-            "--ops out"
-        )
+    if names and (wanted := torch_wanted(f"--ops {names[0]}")):
+        raise ConfigError(f"{wanted}, or leave --ops out")
     for name in names:
         if not _is_there(name):
             raise ConfigError(

@@ -33,7 +33,7 @@ from storage_agent.stores import Exports
 from storage_agent.workers.agent_choice import Chosen, Done, Tried, choose, cuts_the_file, learn_from, told_of
 from storage_agent.workers.appraiser import Appraiser
 from storage_agent.workers.job_outcomes import NOTE_LIMIT, encoded_at, note_of
-from storage_agent.workers.pipeline_jobs import Prepared
+from storage_agent.workers.prepared_job import Prepared
 from storage_agent.workers.trials import KnownPicture, SampleTrial, Stages, looked_at
 
 

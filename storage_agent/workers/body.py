@@ -14,6 +14,7 @@ import signal
 import time
 import warnings
 from collections import deque
+from typing import TYPE_CHECKING
 
 import msgpack
 
@@ -32,10 +33,13 @@ from storage_agent.stores import Exports, open_exports
 from storage_agent.workers import message_types
 from storage_agent.workers.agent_choice import Done
 from storage_agent.workers.memory import Memory
-from storage_agent.workers.pipeline_jobs import NoPipelines, PipelineJobs, Prepared
+from storage_agent.workers.prepared_job import Prepared
 from storage_agent.workers.program_answers import CheckedProgram, answer_program, check_program, limits_of
 from storage_agent.workers.program_choice import ProgramAppraisers, try_out_program
 from storage_agent.workers.trials import SampleTrial
+
+if TYPE_CHECKING:  # it imports torch
+    from storage_agent.workers.answering import BuiltPipelines
 
 MAX_TOGETHER = 4
 """Jobs that are looked at before the first of them is made, and answers that go out at once."""
@@ -83,8 +87,8 @@ def main(settings: AgentSettings, broker: Channel, *, with_ops: bool) -> None:
     Service(broker, open_exports(settings), pipelines, memory, limits_of(settings)).run()
 
 
-def pipelines_of(settings: AgentSettings, *, with_ops: bool) -> PipelineJobs:
-    """The pipelines of a worker, none so far; of one that runs programs, what stands in for them.
+def pipelines_of(settings: AgentSettings, *, with_ops: bool) -> BuiltPipelines | None:
+    """The pipelines of an op worker, which has learnt none so far; None for a worker that runs programs.
 
     Args:
         settings: the agent's.
@@ -95,7 +99,7 @@ def pipelines_of(settings: AgentSettings, *, with_ops: bool) -> PipelineJobs:
     """
     if not with_ops:
         leave_out("array")  # it imports torch, and no program ends in one
-        return NoPipelines()
+        return None
     from storage_agent.workers.answering import BuiltPipelines, load
 
     load()
@@ -122,20 +126,20 @@ class Service:
     Args:
         broker: the channel to it, which waits.
         exports: the agent's.
-        pipelines: of this worker.
+        pipelines: of this worker; None where the broker sends programs alone.
         memory: of this process.
         limits: of a program that comes in a request.
 
     Example:
-        >>> Service(broker, open_exports(settings), NoPipelines(), Memory(2 << 30), Limits()).run()
+        >>> Service(broker, open_exports(settings), None, Memory(2 << 30), Limits()).run()
     """
 
     def __init__(
-        self, broker: Channel, exports: Exports, pipelines: PipelineJobs, memory: Memory, limits: Limits
+        self, broker: Channel, exports: Exports, pipelines: BuiltPipelines | None, memory: Memory, limits: Limits
     ) -> None:
         self._broker = broker
         self._exports = exports
-        self._pipelines = pipelines
+        self._learnt = pipelines
         self._memory = memory
         self._limits = limits
         self._appraisers = ProgramAppraisers()
@@ -143,6 +147,11 @@ class Service:
         self._since_s = time.monotonic()
         """Since when it has been at what it answers next."""
         self._answered = 0
+
+    @property
+    def _pipelines(self) -> BuiltPipelines:
+        assert self._learnt is not None, "the broker sends jobs and news of pipelines to op workers alone"
+        return self._learnt
 
     def run(self) -> None:
         """Serve; returns when there is nobody to serve, or memory is short."""

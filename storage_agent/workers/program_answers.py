@@ -30,7 +30,7 @@ from storage_agent.reading.answers import Answer, FileRead, file_answer, read_fi
 from storage_agent.stores import Exports
 from storage_agent.workers.agent_choice import Chosen, Done, cuts_the_file, told_of
 from storage_agent.workers.job_outcomes import encoded_at, note_of
-from storage_agent.workers.pipeline_jobs import Prepared
+from storage_agent.workers.prepared_job import Prepared
 from storage_agent.workers.program_choice import LAST_MADE, ProgramAppraisers, choose_for_program, look_at_program
 
 MAX_WORK = 2e10

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+from importlib import metadata
 from pathlib import Path
 
 import kubernetes_validate
@@ -133,3 +135,28 @@ def test_systemd_takes_the_unit(drop_in: str | None, tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_the_job_of_slurm_is_a_script_of_bash() -> None:
     subprocess.run(["bash", "-n", DEPLOY / "slurm" / "agents.sbatch"], check=True, timeout=60)
+
+
+EXTRA_LISTS = re.compile(r"EXTRAS=\"?([a-z,]+)|sophon_loader\[([a-z,]+)\]")
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", *(f"deploy/{name}" for name in FILES)])
+def test_extras_that_are_named_are_there_and_none_but_a_comment_s_has_torch(name: str) -> None:
+    known = set(metadata.metadata("sophon_loader").get_all("Provides-Extra") or ())
+    for line in (DEPLOY.parent / name).read_text().splitlines():
+        for found in EXTRA_LISTS.findall(line):
+            extras = set(",".join(found).strip(",").split(","))
+            assert extras <= known and "codecs" in extras, line
+            assert "torch" not in extras or line.startswith("#"), line
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="needs sh")
+def test_the_image_installs_the_wheel_with_its_extras(tmp_path: Path) -> None:
+    """The line of the Dockerfile, with a `pip` that prints its arguments."""
+    text = (DEPLOY.parent / "Dockerfile").read_text()
+    (tmp_path / "sophon_loader-1-cp312.whl").touch()
+    (line,) = re.findall(r"pip install (--no-cache-dir --extra.*?) *\\\n *&&", text, re.DOTALL)
+    given = dict(re.findall(r'^ARG (\w+)="(.*)"', text, re.MULTILINE))
+    command = f"printf '%s\\n' {line}".replace("/wheels", str(tmp_path))
+    said = subprocess.run(["sh", "-c", command], env=given, capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout.splitlines()[-2:] == ["pillow", f"{tmp_path}/sophon_loader-1-cp312.whl[agent,codecs]"]

@@ -28,5 +28,17 @@ def test_all_at_once() -> None:
     assert "; ; " not in found.next
 
 
+@pytest.mark.parametrize(("there", "todo"), [("none", "pip install"), ("unused", "--op-workers")])
+def test_an_agent_without_op_workers_is_no_fault(there: str, todo: str) -> None:
+    found = _libraries(["torch", "torchvision"], {**software(), "torch": there, "torchvision": there})
+    assert "it sends parts of files, crops and resized pictures" in found.said and todo in found.next
+    assert found.next.startswith("none, unless ops behind these shall run there") and not found.stops
+
+
+def test_another_torch_takes_some_ops_and_another_pillow_all() -> None:
+    assert _libraries(["torch"], {**software(), "torch": "2.0.0"}).said.startswith("not all ops run at the agent: ")
+    assert _libraries(["pillow", "torch"], {**software(), "torch": "none", "pillow": "1"}).said.startswith("no op runs")
+
+
 def test_what_is_alike_needs_none() -> None:
     assert _libraries([], software()).next == ""

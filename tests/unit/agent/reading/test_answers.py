@@ -46,7 +46,7 @@ from storage_agent.workers.answering import BuiltPipelines, look_at, stages_of
 from storage_agent.workers.appraiser import Appraiser
 from storage_agent.workers.body import Service
 from storage_agent.workers.memory import Memory
-from storage_agent.workers.pipeline_jobs import Prepared
+from storage_agent.workers.prepared_job import Prepared
 from storage_agent.workers.program_choice import look_at_program, segments_of, signature_of
 from storage_agent.workers.trials import SampleTrial, tried
 from tests.unit.agent.samples import (
