@@ -80,10 +80,10 @@ def loader_of(address: str, shape: str, policy: str, options: dict[str, Any], no
     quiet()
     ask, noting = AgentPictures.ask, Path(noted) / "on"
 
-    def noting_ask(self: AgentPictures, path: str, nbytes: int, program: Program | None, *, pixels: bool) -> Any:
+    def noting_ask(self: AgentPictures, path: str, nbytes: int, program: Program, *, pixels: bool) -> Any:
         if noting.exists():
             with (Path(noted) / f"{os.getpid()}.txt").open("a") as out:
-                print(path, "" if program is None else program.pack().hex(), sep="\t", file=out)
+                print(path, program.pack().hex() if program.steps else "", sep="\t", file=out)
         return ask(self, path, nbytes, program, pixels=pixels)
 
     AgentPictures.ask = noting_ask  # type: ignore[method-assign]

@@ -282,13 +282,13 @@ class AgentPictures:
 
     # --- pictures ---------------------------------------------------------------------------------------------
 
-    def ask(self, path: str, nbytes: int, program: Program | None, *, pixels: bool) -> tuple[int, Any]:
+    def ask(self, path: str, nbytes: int, program: Program, *, pixels: bool) -> tuple[int, Any]:
         """Ask for a picture, and wait for it.
 
         Args:
             path: of its file on this host.
             nbytes: size of the file.
-            program: None for the file.
+            program: of the picture; one without steps asks for the file.
             pixels: False for the file or a part of it.
 
         Returns:
@@ -317,7 +317,7 @@ class AgentPictures:
                 raise ProgramRefused(f"file {key!r} must have {nbytes} bytes, got {len(value)} from the agent")
             return segment, value
 
-    def verify(self, path: str, nbytes: int, program: Program | None, answer: tuple[int, Any]) -> None:
+    def verify(self, path: str, nbytes: int, program: Program, answer: tuple[int, Any]) -> None:
         """Compare an answer with what this host makes of the file, if it is one of those to be compared.
 
         Args:
@@ -342,21 +342,21 @@ class AgentPictures:
             self._differs = differs
             raise
 
-    def _wanted(self, key: str, nbytes: int, program: Program | None, *, pixels: bool) -> Wanted:
+    def _wanted(self, key: str, nbytes: int, program: Program, *, pixels: bool) -> Wanted:
         prices: Prices | None = None
-        if program is not None and self._dealer is not None:
+        if self._dealer is not None:
             (prices,) = self._dealer.batch(1)
         source = WITH_INFO if self.keeps_info else WITHOUT_INFO
-        if program is None or (prices is None and self._dealer is not None) or not self._furthest:
+        furthest = self._furthest if pixels else FILE
+        if not self._furthest or (prices is None and (self._dealer is not None or not furthest)):
             return Wanted(source, 0, FILE, "file", key)
         drawn = DrawnProgram(replace(program, file=key).pack(), nbytes, tuple(range(ALL_STEPS + 1)))
-        furthest = self._furthest if pixels else FILE
         if prices is None:
             return Wanted(source, 0, furthest, "pixels", key, drawn=drawn)
         asked = (prices.wire, prices.agent, prices.loader, prices.per_worker)
         return Wanted(source, 0, furthest, CHEAPEST, key, prices=asked, drawn=drawn)
 
-    def _taken(self, session: Session | Fleet, reply: Reply, row: Row, program: Program | None) -> tuple[int, Any]:
+    def _taken(self, session: Session | Fleet, reply: Reply, row: Row, program: Program) -> tuple[int, Any]:
         if reply.failed is not None:
             self._headers.forget(reply.wanted.key)
             row.add(refused=1)

@@ -40,16 +40,8 @@ class OnePicture:
     def keeps_info(self, keeps: bool) -> None:
         self._pictures.keeps_info = keeps
 
-    def file(self) -> bytes:
-        """See `Supplier.file`."""
-        found: bytes = self._asked(None, pixels=False)[1]
-        return found
-
     def made(self, program: Program, *, pixels: bool) -> tuple[int, Any]:
         """See `Supplier.made`."""
-        return self._asked(program, pixels=pixels)
-
-    def _asked(self, program: Program | None, *, pixels: bool) -> tuple[int, Any]:
         try:
             answer = self._pictures.ask(self._path, self._nbytes, program, pixels=pixels)
         except SophonError as error:
@@ -61,13 +53,13 @@ class OnePicture:
         return answer
 
 
-def suits(program: Program | None, segment: int, value: Any) -> bool:
-    """Return True if a value has the kind, size and mode of what a program makes at a segment; None asks for a file."""
-    if isinstance(value, PartOfFile) and program is not None:
+def suits(program: Program, segment: int, value: Any) -> bool:
+    """Return True if a value has the kind, size and mode of what a program makes at a segment."""
+    if isinstance(value, PartOfFile):
         kept, picture = value.window, Shape(*program.made_for)
         whole = kept.full_width, kept.full_height
         return not segment and whole == picture[:2] and kept.kept.contains(read_by(program.steps, picture))
-    if isinstance(value, Image.Image) and program is not None:
+    if isinstance(value, Image.Image):
         shape = shape_at(SEGMENTS[segment], program.steps, Shape(*program.made_for))
         return segment > 0 and (*value.size, value.mode) == tuple(shape)
     return not segment and isinstance(value, (bytes, bytearray, memoryview))

@@ -40,19 +40,18 @@ class PictureVerifier:
         self._files_left, self._nbytes_left = max(1, FIRST_FILES // workers), FIRST_NBYTES // workers
         self._began_s, self._spent_s = time.perf_counter(), 0.0
 
-    def due(self, path: str, program: Program | None, nbytes: int, row: Row) -> bool:
+    def due(self, path: str, program: Program, nbytes: int, row: Row) -> bool:
         """Return True if a picture is one of those to be compared.
 
         Args:
             path: of its file.
-            program: that was run; None for the file.
+            program: that was run; one without steps is the file.
             nbytes: size of the file.
             row: says which iteration over the loader this is.
         """
         if self._share <= 0:
             return False
-        packed = b"" if program is None else program.pack()
-        if xxhash.xxh3_64_intdigest(path.encode(errors="surrogateescape") + packed) < self._share * 2**64:
+        if xxhash.xxh3_64_intdigest(path.encode(errors="surrogateescape") + program.pack()) < self._share * 2**64:
             return True
         if row.iteration != 1 or not self._files_left or nbytes > self._nbytes_left:
             return False
@@ -60,13 +59,13 @@ class PictureVerifier:
         return True
 
     def verify(
-        self, path: str, program: Program | None, answer: Answer, again: Callable[[], Answer], *, keeps_info: bool
+        self, path: str, program: Program, answer: Answer, again: Callable[[], Answer], *, keeps_info: bool
     ) -> bool:
         """Compare an agent's answer with what the file on this host gives.
 
         Args:
             path: of the file.
-            program: that was run; None for the file.
+            program: that was run; one without steps is the file.
             answer: of the agent.
             again: asks the agent once more.
             keeps_info: True if the answer has all that Pillow makes an image's `info` of.
@@ -117,13 +116,12 @@ class PictureVerifier:
         return found in (0, nbytes)  # some file systems say 0 bytes of all files
 
 
-def _difference(data: bytes, program: Program | None, answer: Answer, *, keeps_info: bool) -> str:
+def _difference(data: bytes, program: Program, answer: Answer, *, keeps_info: bool) -> str:
     """Return what differs; "" for nothing."""
     segment, value = answer
     if isinstance(value, bytes):
         sizes = f"{len(value)} bytes there, {len(data)} here"
         return "" if value == data else f"its file ({sizes})"
-    assert program is not None, "a file has been asked for"
     try:
         begun = begin_program(program, data)
     except ProgramRefused as refused:

@@ -113,6 +113,9 @@ class Deferred(_Ours):
             with lock_of(self):
                 if not isinstance(self, Deferred):
                     return self.info
+                if self._node.step is not None and self._node.source.want_info():
+                    Deferred._look(self)  # pixels that are wanted sooner or later bring it, else the file would come
+                    return self.info
                 known["info"] = self._node.source.info()
         found: dict[Any, Any] = known["info"]
         return found

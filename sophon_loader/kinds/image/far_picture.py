@@ -32,18 +32,11 @@ class Supplier(Protocol):
 
     keeps_info: bool
 
-    def file(self) -> bytes:
-        """The whole file.
-
-        Raises:
-            Exception: it cannot be had.
-        """
-
     def made(self, program: Program, *, pixels: bool) -> tuple[int, Any]:
         """What a program makes of the picture.
 
         Args:
-            program: to be run on it.
+            program: to be run on it; one without steps asks for the whole file.
             pixels: False if the file or a part of it is wanted, but no pixels.
 
         Returns:
@@ -83,13 +76,18 @@ class FarPicture(PictureFile):
     def data(self) -> bytes:
         """The whole file; asked for if it is not here."""
         if self._data is None:
-            self._take(self._supplier.file())
+            self._take(self._file())
         assert self._data is not None
         return self._data
 
     @data.setter
     def data(self, data: bytes) -> None:
         self._data = data
+
+    def _file(self) -> bytes:
+        """Ask for the whole file."""
+        _, value = self._supplier.made(self.program((), ""), pixels=False)
+        return bytes(value)
 
     def _take(self, data: bytes) -> None:
         """Go on with the whole file.
@@ -117,12 +115,12 @@ class FarPicture(PictureFile):
             region = region.joined(self.region(one))
         if self.part is not None:
             if not self.part.window.kept.contains(region):
-                self._take(self._supplier.file())
+                self._take(self._file())
             return None
         is_small = region.share_of(*self.shape[:2]) <= WORTH_SHARE
         is_again = self.reads > 0 or (self.rereads is not None and self.rereads.likely)
         if not steps or (not is_small if others else is_again):
-            self._take(self._supplier.file())
+            self._take(self._file())
             return None
         if others:
             steps = (("crop", region.left, region.top, region.left + region.width, region.top + region.height),)
@@ -156,6 +154,12 @@ class FarPicture(PictureFile):
             modes.add(shape.mode)
         return modes <= {*MODES}
 
+    def want_info(self) -> bool:
+        """See `PictureFile.want_info`."""
+        if self.is_far:
+            self._supplier.keeps_info = True
+        return self.is_far
+
     def info(self) -> dict[Any, Any]:
         """See `PictureFile.info`."""
         if self._data is None:
@@ -172,13 +176,13 @@ class FarPicture(PictureFile):
             except Exception as error:
                 if must_leave(error):
                     raise
-            self._take(self._supplier.file())
+            self._take(self._file())
         return super().held(steps)
 
     def whole(self) -> Image.Image:
         """See `PictureFile.whole`."""
         if self.part is not None:
-            self._take(self._supplier.file())
+            self._take(self._file())
         return super().whole()
 
 

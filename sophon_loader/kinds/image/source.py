@@ -130,6 +130,10 @@ class PictureFile:
         """
         return None
 
+    def want_info(self) -> bool:
+        """Have metadata come along with pixels from now on; return False if the file or a part of it is here."""
+        return False
+
     def note_read(self) -> None:
         """A program has begun with it."""
         self.reads += 1

@@ -52,11 +52,10 @@ class Made:
         self.keeps_info = False
         self.asked: list[str] = []
 
-    def file(self) -> bytes:
-        self.asked.append("file")
-        return self.data
-
     def made(self, program: Program, *, pixels: bool) -> tuple[int, Any]:
+        if not program.steps:
+            self.asked.append("file")
+            return 0, self.data
         begun = begin_program(program, self.data)
         if not self.segment or not pixels:
             part = part_of_begun(begun, keep_metadata=self.keeps_info)
@@ -165,7 +164,8 @@ def test_images_that_are_wanted_together_are_one_part_of_the_file() -> None:
 
 def test_metadata_comes_along_once_somebody_has_asked_for_it() -> None:
     image, made = far(FILES["turned JPEG"], 0)
-    assert "exif" in crop(image).info and made.asked == ["file"] and made.keeps_info
+    assert "exif" in crop(image).info and made.asked == ["part"] and made.keeps_info
+    assert "exif" in image.info and made.asked == ["part"]
     again, other = far(FILES["turned JPEG"], 0)
     other.keeps_info = True
     turned = crop(again)
