@@ -301,6 +301,8 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
                 asking = self._parts.asking
                 if asking is not None:
                     epoch = asking.begin(order.epoch, self._lag, share=order.share_of(asking.samples), alone=alone)
+                    if self._settings.options.metrics_port is not None:
+                        exporter_at(self._settings.options.metrics_port).add(asking.counted)
                 plain = plain_batches(self, self.iterate_plainly, self._place, self._settings, in_turn=self._in_turn)
                 if asking is None:
                     return plain

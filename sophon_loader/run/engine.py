@@ -30,7 +30,7 @@ from sophon_loader.epoch.epoch import Epoch
 from sophon_loader.errors import raised_by_handler
 from sophon_loader.fleet.agent_chooser import AgentChooser
 from sophon_loader.logs import log_line
-from sophon_loader.measures.counters import Statistics
+from sophon_loader.measures.counters import Statistics, Totals
 from sophon_loader.measures.findings import Findings
 from sophon_loader.measures.moment import Moment
 from sophon_loader.pipeline.randomness import Seed
@@ -369,13 +369,18 @@ class Engine:
         """
         live, totals = self._live, epoch.with_carried(self._statistics.totals(epoch.iteration))
         self._contact.loop_waited(epoch.awaited_s)
-        epoch.account.now = now = Moment(seconds, totals, epoch.awaited_s, epoch.delivered)
+        each = self._counts_each(epoch, totals)
+        epoch.account.now = now = Moment(seconds, totals, epoch.awaited_s, round(each * epoch.delivered))
         as_agreed = self._dataset is None or self._dataset.as_agreed
         epoch.replanned |= not as_agreed  # the loop has changed a transform: what is measured is not of the plan
-        if as_agreed and live is not None and live.progressed(now, self.step_clock.of_device_s):
+        if as_agreed and live is not None and live.progressed(now, each * self.step_clock.of_device_s):
             epoch.account.findings = found = self._found(live)
             self._wanted_file.say(self._contact.announced_in, found.wanted)
         self._contact.tell_fallbacks(totals)
+
+    def _counts_each(self, epoch: Epoch, totals: Totals) -> float:
+        """Return how often workers count for each sample of the training."""
+        return 1.0
 
     def _found(self, live: LivePlan) -> Findings:
         return live.findings(judging=self.step_clock.judges, of_one=self._contact.cores_of_one)

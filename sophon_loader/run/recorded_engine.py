@@ -13,6 +13,7 @@ from sophon_loader.decide.policies.fixed import AllOff, NoOff, ResizeOff
 from sophon_loader.decide.policy import PricingPolicy
 from sophon_loader.epoch.epoch import Epoch
 from sophon_loader.host.shared import SharedArray
+from sophon_loader.measures.counters import Totals
 from sophon_loader.run.engine import Engine
 from sophon_loader.run.run import Run
 from sophon_loader.settings import Settings
@@ -74,6 +75,10 @@ class RecordedEngine(Engine):
             self._iteration,
             furthest,
         )
+
+    def _counts_each(self, epoch: Epoch, totals: Totals) -> float:
+        """See `Engine._counts_each`: workers count pictures, of which a sample may have several, or none."""
+        return totals.samples / epoch.delivered if totals.samples and epoch.delivered else 1.0
 
     def begin(
         self, number: int, lag: int, *, measuring: bool = False, share: float = 1.0, alone: bool = False
