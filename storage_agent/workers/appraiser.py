@@ -34,7 +34,7 @@ MOST_LACKING = 2 * MIN_PROBES
 """Trials beyond the rarer ones for an encoding of which too little is known: one that takes nothing, or whose sizes
 fit no estimate, does not double the work for ever."""
 KEPT_TRIALS = 64
-"""The newest ones; twice as many as the most that a fit of four coefficients gains from (see docs/architecture.md)."""
+"""The newest ones; twice as many as the most that a fit of four coefficients gains from."""
 KEPT_SENT = 64
 """Of the samples that went out in an encoding, the newest ones; no more than trials, which are of all kinds of samples,
 so that an encoding stays known where it is not chosen."""

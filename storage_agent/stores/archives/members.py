@@ -73,7 +73,7 @@ class Members:
             self._kept[key] = (UNPACKED, offset, length, crc)
 
     def add_link(self, name: str, target: str) -> None:
-        """A symbolic link."""
+        """A symbolic link. It is followed when a key is read, because a loop of folders has no end of names."""
         key, to = self._key(name), _encoded(target)
         if not to or b"\0" in to or len(to) > MAX_KEY_NBYTES:
             self._leave_out(key, name, "links without a usable target", "write the archive anew")
