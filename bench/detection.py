@@ -288,7 +288,7 @@ def study(files: Sequence[Path]) -> dict[str, Any]:
     """Measure every workload on the files, and return the conclusions by its name.
 
     Args:
-        files: at least one, of which `chosen` are measured.
+        files: at least one; those that are `chosen` are measured.
     """
     contents = [path.read_bytes() for path in chosen(files)]
     measured(contents[0], letterbox, 0)  # loads what opens, encodes and decodes
