@@ -1,4 +1,4 @@
-"""Who gains by offloading where detectors are trained: sizes and CPU of each sample, in every form that can cross.
+"""Gains of offloading where detectors are trained: sizes and CPU of each sample, in every form that can cross.
 
 `bench.study --workload detection` runs it. A sample's program is what the loader asks an agent for. The agent's part is
 measured by what an agent runs; the loader's by opening a picture that lies elsewhere, in one form after the other, and
@@ -339,7 +339,7 @@ def conclusions(samples: Sequence[Sample]) -> dict[str, Any]:
 
 
 def _of_forms(samples: Sequence[Sample], forms: Sequence[Form]) -> dict[str, Any]:
-    """What the samples gain, each in the form of its place."""
+    """Return the share of the samples that gain, and medians of what they do, each in the form of its place."""
     gaining = [(one, form) for one, form in zip(samples, forms, strict=True) if form is not one.file]
     return {
         "share": len(gaining) / len(samples),

@@ -88,7 +88,7 @@ def overlap(result: Result) -> str:
 
 
 def study_detection(results: Results) -> str:
-    """Who gains in bytes, and who in CPU, for each way of training detectors and each picture folder."""
+    """Gains in bytes, and gains in CPU, for each way of training detectors and each picture folder."""
     found = results.each("study-detection")
     if not found:
         return MISSING
