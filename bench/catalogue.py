@@ -476,6 +476,15 @@ BENCHES = (
         data="each",
     ),
     Bench(
+        "study-detection",
+        "bench.study",
+        "Who gains by offloading, in bytes and in CPU, where detectors are trained?",
+        "",
+        2.5,
+        ("--workload", "detection"),
+        data="each",
+    ),
+    Bench(
         "recorded",
         "bench.recorded",
         "What becomes of each op that is given a picture whose pixels are not made yet?",

@@ -553,6 +553,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "costs": costs,
     "encodings": encodings,
     "study": study,
+    "study-detection": paper_tables.study_detection,
     "peers": peers,
     "peers-imagenet": of_file("peers-imagenet")(peers_on),
     "peers-photos": of_file("peers-photos")(peers_on),

@@ -87,6 +87,40 @@ def overlap(result: Result) -> str:
     return table(columns, rows)
 
 
+def study_detection(results: Results) -> str:
+    """Gains in bytes, and gains in CPU, for each way of training detectors and each picture folder."""
+    found = results.each("study-detection")
+    if not found:
+        return MISSING
+    in_bytes, in_cpu = [], []
+    for workload in found[0].rows["workloads"]:
+        for result in found:
+            one = result.rows["workloads"][workload]
+            sophon, smallest, cheapest = (one[rule] for rule in ("sophon", "smallest", "cheapest"))
+            rate = _known(sophon["bytes_per_cpu_s"], 1, 1e6)
+            shrink = (f"{sophon['share']:.0%}", f"{sophon['times_fewer_bytes']:.2f}", rate)
+            in_bytes.append((workload, result.data, *shrink, *_gained(smallest)))
+            ends = (_known(one["end_to_file"], 2), f"{one['smaller_and_cheaper_share']:.0%}")
+            in_cpu.append((workload, result.data, f"{one['loader_ms']:.1f}", *_gained(cheapest), *ends))
+    costs = ("times fewer bytes, all", "agent CPU, ms", "loader CPU saved, ms")
+    by_rule = ("SOPHON: samples that shrink", "times fewer bytes, all", "MB saved per CPU s")
+    smaller = ("pictures become", "data", *by_rule, "`auto`: samples with a smaller form", "which", *costs)
+    here = ("pictures become", "data", "loader CPU with the file, ms", "samples with a cheaper form", "which", *costs)
+    cheaper = (*here, "smallest lossless result, of its file", "smaller and cheaper")
+    by_size, by_cpu = table(smaller, in_bytes), table(cheaper, in_cpu)
+    return f"In bytes:\n\n{by_size}\n\nIn CPU of the loader:\n\n{by_cpu}\n\n{sources(*found)}"
+
+
+def _gained(rule: dict[str, Any]) -> Sequence[str]:
+    forms = ", ".join(f"{name} {number}" for name, number in rule["forms"].items())
+    costs = (_known(rule[name], 1) for name in ("agent_ms", "loader_ms_saved"))
+    return (f"{rule['share']:.0%}", forms, f"{rule['times_fewer_bytes']:.2f}", *costs)
+
+
+def _known(value: float | None, digits: int, unit: float = 1.0) -> str:
+    return "" if value is None else f"{value / unit:.{digits}f}"
+
+
 def fewer_cores(results: Results) -> str:
     """Epochs by the cores of the agent, under every policy that was measured."""
     used, rows, names = [], [], []

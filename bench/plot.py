@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = json.loads(file.read_text())["rows"]
         if file.stem.startswith("policies") and found["settings"]["link_mbit"]:
             by_data[found["settings"]["data"]].append(found)
-        elif draw := DRAWN.get(file.stem.partition("-")[0]):
+        elif "workloads" not in found and (draw := DRAWN.get(file.stem.partition("-")[0])):
             print(draw(found, options.out / f"{file.stem}.png"))
     for data, results in by_data.items():
         results.sort(key=lambda result: result["settings"]["agent_cores"] or math.inf)

@@ -1,15 +1,17 @@
 """SOPHON's own study of a dataset: sizes through the stages, who shrinks, and what offloading a sample is worth.
 
     python -m bench.study --data PATH --json study.json
+    python -m bench.study --data PATH --workload detection --json study-detection.json
 
 Every file goes once through RandomResizedCrop(224), flip, ToTensor, Normalize, and stage 2 of the profiler measures it:
 bytes at every stage, CPU milliseconds of every op, one thread. A sample shrinks if some stage is smaller than its file;
 its offloading efficiency is what the smallest one saves, in bytes, per CPU second of the ops before it (HotStorage '24,
-findings 1 to 3). No agent and no wire have a part in this.
+findings 1 to 3). No agent and no wire have a part in this. `bench/detection.py` says what is measured of detectors.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -22,23 +24,45 @@ from rich.table import Table
 from torchvision import transforms
 from tqdm import tqdm
 
-from bench import arguments, record
+from bench import arguments, detection, record
 from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
 
 STAGES = ("file", "Decode", "RandomResizedCrop", "RandomHorizontalFlip", "ToTensor", "Normalize")
+CLASSIFICATION, DETECTION = NAMES = ("classification", "detection")
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print two tables, write the results."""
-    options = arguments.parsed(arguments.Parser("bench.study", __doc__, pictures=True), argv)
+    options = arguments.parsed(parser(), argv)
     torch.set_num_threads(1)
-    found = {"data": options.data.name, **study(profile_of(sorted(options.data.glob("*/*"))))}
-    show(found)
+    files = sorted(options.data.glob("*/*"))
+    if options.workload == DETECTION:
+        found = {"data": options.data.name, **detection.study(files)}
+        detection.show(found)
+    else:
+        found = {"data": options.data.name, **study(profile_of(files))}
+        show(found)
     record.write(options.output, found)
     return 0
+
+
+def parser() -> arguments.Parser:
+    """The command line."""
+    parser = arguments.Parser("bench.study", __doc__, pictures=True)
+    what = f"What is trained on the pictures: {' or '.join(NAMES)}."
+    parser.add_argument("--workload", type=workload, default=CLASSIFICATION, metavar="NAME", help=what)
+    return parser
+
+
+def workload(text: str) -> str:
+    """A name of `NAMES`."""
+    if text not in NAMES:
+        rule = " or ".join(NAMES)
+        raise argparse.ArgumentTypeError(f"must be {rule}, got {text!r}; leave it out for {CLASSIFICATION}")
+    return text
 
 
 def profile_of(files: Sequence[Any]) -> SampleProfile:

@@ -22,6 +22,7 @@ PAGES = (
     "README.md",
     "docs/results.md",
     "docs/peers.md",
+    "docs/papers.md",
     "docs/programs.md",
     "docs/fused.md",
     "docs/any-class.md",

@@ -126,7 +126,7 @@ WRONG = {
         "--ways torch torch",
     ),
     "bench.encodings": ("--data nowhere", "--epochs 0"),
-    "bench.study": ("--data nowhere",),
+    "bench.study": ("--data nowhere", "--workload nonsense"),
     "bench.peers.__main__": ("--data nowhere", "--epochs 0", "--batch-size 0", "--link-mbit -1"),
     "bench.bed.__main__": ("--link-mbit -1", "--seconds 0"),
     "bench.programs": ("--data nowhere",),
