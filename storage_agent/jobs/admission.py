@@ -128,4 +128,4 @@ class Admission(Generic[Job]):
 
     def forget(self, client: bytes) -> None:
         """Forget a client that has left, with its waiting jobs."""
-        self.finish(client, len(self.turns.drop(client)))
+        self.finish(client, len(self.turns.drop(client)) + len(self.op_turns.drop(client)))

@@ -18,6 +18,7 @@ from tests.support.loaders import QUICK, samples_of
 from tests.support.pictures import folder
 
 OF_EXTRAS = {
+    "storage_agent.stores.archives.lance": "lance",
     "storage_agent.stores.archives.parquet": "pyarrow",
     "storage_agent.stores.buckets.failing": "obstore",
     "storage_agent.stores.buckets.fetch_child": "obstore",

@@ -235,7 +235,7 @@ def test_objects_that_change_or_go(
             "s3:photos",
             "AWS_REGION",
             "us-east-1",
-            "must be a folder or one of tar://, zip://, parquet://, mds://, s3://, gs://, az://",
+            "must be a folder or one of tar://, zip://, parquet://, mds://, lance://, s3://, gs://, az://",
         ),
         ("s3://key:secret@photos", "AWS_REGION", "us-east-1", "without a user, a password or options"),
         ("az://photos", "AWS_REGION", "us-east-1", "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),

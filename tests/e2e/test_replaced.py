@@ -255,5 +255,7 @@ def test_a_spawned_worker_has_what_its_module_replaces(agent: tuple[Path, str], 
 
 def test_who_gave_an_agent_is_warned(agent: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder, "pil_loader", opened)
-    with pytest.warns(OffloadWarning, match="pil_loader was replaced by tests.e2e.test_replaced.opened in"):
-        OffloadingDataLoader(datasets.ImageFolder(agent[0], CHAIN), agent=agent[1]).close()
+    loader = OffloadingDataLoader(datasets.ImageFolder(agent[0], CHAIN), agent=agent[1])
+    list(loader)
+    assert "pil_loader was replaced by tests.e2e.test_replaced.opened in" in str(loader.report().notes)
+    loader.close()

@@ -58,8 +58,9 @@ def test_no_agent(make: Any) -> None:
 
 
 def test_a_dataset_that_cannot_be_offloaded(make: Any) -> None:
-    with pytest.warns(OffloadWarning):
-        loader = make(TensorDataset(torch.arange(8)))
+    loader = make(TensorDataset(torch.arange(8)))
+    with pytest.warns(OffloadWarning, match="Nothing is offloaded"):
+        list(loader)
     assert said_by(loader).startswith("TensorDataset runs as in DataLoader: its samples are in memory, so")
 
 
