@@ -19,7 +19,7 @@ from torchvision import datasets, transforms
 from torchvision.datasets import folder
 from torchvision.transforms import functional, v2
 
-from sophon_loader import FileDataset, OffloadingDataLoader, OffloadWarning
+from sophon_loader import FileDataset, OffloadingDataLoader
 from sophon_loader.errors import ConfigError
 from tests.support.agents import agent_for
 from tests.support.loaders import QUICK
