@@ -1,6 +1,6 @@
 """Datasets of user-defined classes whose pictures an agent sends: images per second and bytes, relative to whole files.
 
-    python -m bench.any_class_agent --data PATH --json any-class-agent.json
+    python -m bench.any_class_agent --data PATH --json single-pictures.json
     python -m bench.any_class_agent --samples 200 --rounds 2
 
 The shapes are those of bench.any_class. Loader and agent run on linked hosts (`bench/bed`; needs root), a core each.

@@ -184,7 +184,7 @@ BENCHES = (
         "first",
     ),
     Bench(
-        "any-class-agent",
+        "single-pictures",
         "bench.any_class_agent",
         "What does an agent give datasets of user-defined classes, whose pictures are asked for one by one?",
         "1.5 times the images/s of no-off where a crop comes first, 1.1 times the least bytes",

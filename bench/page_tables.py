@@ -530,7 +530,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "steadiness": steadiness,
     "latency": of_file("latency")(latency),
     "other-torch": of_file("other-torch")(other_torch),
-    "any-class-agent": of_file("any-class-agent")(any_class_agent),
+    "single-pictures": of_file("single-pictures")(any_class_agent),
     "light-agent": of_file("light-agent")(light_agent),
     "look-ahead": of_file("look-ahead")(latency),
     "look-ahead-large": of_file("look-ahead-large")(latency),
