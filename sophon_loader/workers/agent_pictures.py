@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from torch.utils.data import get_worker_info
 from xxhash import xxh3_64_intdigest
 
 from sophon_loader.auto.shared_live import Live
@@ -44,7 +43,8 @@ from sophon_loader.workers.file_roots import FileRoots, Place
 from sophon_loader.workers.headers_by_key import HeadersByKey
 from sophon_loader.workers.meter import Meter
 from sophon_loader.workers.one_picture import OnePicture, suits
-from sophon_loader.workers.verifying_pictures import PictureVerifier
+from sophon_loader.workers.this_worker import note_agent, worker_count, worker_number
+from sophon_loader.workers.verifying_pictures import PictureVerifier, may_have
 
 HEADERS_S = 2.0
 """Seconds that a header is waited for; then the picture is opened on this host."""
@@ -100,7 +100,6 @@ class AgentPictures:
         iteration: SharedArray,
         furthest: int = ALL_STEPS,
     ) -> None:
-        self._routes = tuple(routes)
         self._ways = WorkerFleet(routes)
         self._roots = roots
         self._folders: list[str] = []
@@ -117,6 +116,7 @@ class AgentPictures:
         self._numbers = 0
         self._process: tuple[int, Session | Fleet | None, Row, Meter] | None = None
         self._dealer: Dealer | None = None
+        self._mounted = False
         self._verifier = PictureVerifier(0.0)
         self._differs: SampleDiffers | None = None
         self._locks: dict[int, threading.RLock] = {}
@@ -155,7 +155,7 @@ class AgentPictures:
             row.begin(int(self._iteration.array[0]))
             meter.begin()
             if session is not None:
-                self._ways.trust(session, _worker(), mounted=self._roots.mounted)
+                self._ways.trust(session, worker_number(), mounted=self._mounted)
 
     def end(self) -> None:
         """The sample has been made, or has failed.
@@ -172,8 +172,8 @@ class AgentPictures:
             _, session, _, meter = self._process
             meter.count()
             if session is not None:
-                self._ways.note(session, _worker())
-                self._statistics.shortest_net_s.array[_worker()] = session.shortest_net_s
+                self._ways.note(session, worker_number())
+                self._statistics.shortest_net_s.array[worker_number()] = session.shortest_net_s
 
     def _of_this_process(self) -> tuple[Session | Fleet | None, Row, Meter]:
         if self._ways.look():
@@ -183,12 +183,12 @@ class AgentPictures:
             instances = "\n".join(sorted(one.terms.instance for one in self._ways.agreed))
             self._nowhere = NO_FILE - 1 - (xxh3_64_intdigest(instances.encode()) >> 2)
         if self._process is None or self._process[0] != os.getpid():
-            worker = get_worker_info()
-            session = self._ways.session(_worker(), 1 if worker is None else worker.num_workers, self._folders)
+            session = self._ways.session(worker_number(), worker_count(), self._folders)
+            self._mounted = self._roots.mounted
             if session is not None:
                 for number, lane in enumerate(session.lanes):
                     lane.header_questions.told = partial(self._learn, number)
-            row = self._statistics.row(_worker())
+            row = self._statistics.row(worker_number())
             self._process = (os.getpid(), session, row, Meter(session, row))
             self._dealer = None if self._live is None else Dealer(self._live.tariff)
             terms = self._ways.terms
@@ -277,7 +277,7 @@ class AgentPictures:
                     session.note_lacking(agent, asked.key)
             else:
                 del self._asked[number]
-                if _may_have(asked.path, size):
+                if may_have(asked.path, size):
                     self._headers.learn(asked.key, size, header)
 
     # --- pictures ---------------------------------------------------------------------------------------------
@@ -364,11 +364,7 @@ class AgentPictures:
         sample = reply.sample
         if sample is None:
             raise AgentUnreachable(f"an agent must send {reply.wanted.key!r}, got {reply.unusable or reply.why}")
-        cores, per_worker = self._ways.hear(session, _worker(), sample, len(reply.payload))
-        self._statistics.agent_cores.array[_worker()] = cores
-        self._statistics.per_worker.array[_worker()] = per_worker
-        if sample.offers and self._live is not None:
-            self._live.offers.write(_worker(), sample.offers)
+        note_agent(self._ways, session, self._statistics, self._live, sample, len(reply.payload))
         try:
             value = decode(sample.encoding, sample.meta, reply.payload)
             if sample.cut > reply.wanted.cut:
@@ -383,17 +379,3 @@ class AgentPictures:
             raise error if isinstance(error, SophonError) else MalformedMessage(str(error)) from error
         row.count(sample, 0 if reply.wanted.prices else reply.wanted.cut, reply.turnaround_s)
         return sample.cut, value if sample.cut or isinstance(value, PartOfFile) else bytes(value)
-
-
-def _may_have(path: str, nbytes: int) -> bool:
-    """Return False if a file on this host has another size than the agent says: there it is another file."""
-    try:
-        return os.stat(path).st_size in (nbytes, 0)  # mounts of object stores report 0 bytes
-    except (OSError, ValueError):
-        return True  # the agent may have it
-
-
-def _worker() -> int:
-    """Number of this worker; 0 in the main process, too."""
-    worker = get_worker_info()
-    return int(worker.id) if worker else 0

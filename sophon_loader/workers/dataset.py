@@ -38,7 +38,6 @@ from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Seed, in_main_thread
 from sophon_loader.pipeline.software import not_of_switches
 from sophon_loader.pipeline.switches import settings
-from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.choosing import Chooser
 from sophon_loader.workers.drawing import Drawer
 from sophon_loader.workers.finishing import Finisher
@@ -46,6 +45,7 @@ from sophon_loader.workers.meter import Meter
 from sophon_loader.workers.shared_headers import SharedHeaders
 from sophon_loader.workers.shared_plan import SharedPlan
 from sophon_loader.workers.source_steps import Steps
+from sophon_loader.workers.this_worker import note_agent, worker_count, worker_number
 from sophon_loader.workers.transform_watch import TransformWatch
 
 log = logging.getLogger(__name__)
@@ -206,7 +206,7 @@ class OffloadedDataset(Dataset[Any]):
         if self._slots is not None:
             self._slots.begin(len(ticket.indices))
         if session is not None:
-            self._ways.trust(session, _worker(), mounted=self._mounted)
+            self._ways.trust(session, worker_number(), mounted=self._mounted)
         try:
             with isolated(self.draws):
                 samples = self._read(ticket, row) if session is None else self._fetched(session, ticket)
@@ -216,7 +216,7 @@ class OffloadedDataset(Dataset[Any]):
         session, row, meter = self._here
         meter.count()
         if session is not None:
-            self._statistics.shortest_net_s.array[_worker()] = session.shortest_net_s
+            self._statistics.shortest_net_s.array[worker_number()] = session.shortest_net_s
         return samples
 
     def __getstate__(self) -> dict[str, Any]:
@@ -251,13 +251,13 @@ class OffloadedDataset(Dataset[Any]):
                 asked, mounted = self._ways.asked(session), self._mounted
                 end_s = self._came_s + session.lanes[0].terms.options.dead_after_s
                 self.close()  # so that the next attempt begins with some patience
-                if mounted or not self._ways.another_comes(asked, _worker(), end_s):
+                if mounted or not self._ways.another_comes(asked, worker_number(), end_s):
                     raise
             another, _, meter = self._of_this_process()
             assert another is not None, "an agent that agreed once is not forgotten"
             session = another
             meter.begin()
-            self._ways.trust(session, _worker(), mounted=self._mounted)
+            self._ways.trust(session, worker_number(), mounted=self._mounted)
 
     def _fetch(self, session: Session | Fleet, ticket: Ticket, samples: dict[int, Any]) -> None:
         """The samples of a batch that are not there yet, while those behind it are asked for.
@@ -268,7 +268,7 @@ class OffloadedDataset(Dataset[Any]):
         batch = ticket.batch
         self._finisher.talk(session)
         if isinstance(session, Fleet):
-            session.meanwhile = None if self._mounted else partial(self._ways.look_around, session, _worker())
+            session.meanwhile = None if self._mounted else partial(self._ways.look_around, session, worker_number())
         behind = self._behind(batch)
         if self._asked_ahead.pop(batch, ticket) != ticket:
             session.keep(behind)  # another one was foreseen in its place
@@ -288,7 +288,8 @@ class OffloadedDataset(Dataset[Any]):
                 if reply.position in samples:
                     continue  # finished before another agent had to be waited for
                 if reply.sample is not None:
-                    self._note(session, reply.sample, len(reply.payload))
+                    nbytes = len(reply.payload)
+                    note_agent(self._ways, session, self._statistics, self._live, reply.sample, nbytes)
                 samples[reply.position] = self._finisher.finish(reply, batch.epoch, row)
                 self._came_s = now_s()
                 meter.sometimes()
@@ -296,16 +297,7 @@ class OffloadedDataset(Dataset[Any]):
             session.keep(behind)
             for one in self._asked_ahead.keys() - behind:
                 del self._asked_ahead[one]
-            self._ways.note(session, _worker())
-
-    def _note(self, session: Session | Fleet, sample: Sample, nbytes: int) -> None:
-        """Keep what the agent said of itself."""
-        worker = _worker()
-        cores, per_worker = self._ways.hear(session, worker, sample, nbytes)
-        self._statistics.agent_cores.array[worker] = cores
-        self._statistics.per_worker.array[worker] = per_worker
-        if sample.offers and self._live is not None:
-            self._live.offers.write(worker, sample.offers)
+            self._ways.note(session, worker_number())
 
     def _behind(self, batch: BatchId) -> list[BatchId]:
         """The batches whose tickets may be known that come to this worker, besides the one that it works on."""
@@ -358,11 +350,11 @@ class OffloadedDataset(Dataset[Any]):
             self._looked = 0, {}
         pid = os.getpid()
         if self._process is None or self._process[0] != pid:
-            session = self._ways.session(_worker(), _workers())
+            session = self._ways.session(worker_number(), worker_count())
             if self._drawer is not None and session is not None:
                 self._drawer.begin(session.lanes)
             self._mounted = session is not None and self._locations.all_here
-            row = self._statistics.row(_worker())
+            row = self._statistics.row(worker_number())
             self._process = (pid, session, row, Meter(session, row))
         return self._process[1:]
 
@@ -396,18 +388,6 @@ class OffloadedDataset(Dataset[Any]):
         self._process = None
         if self._cache is not None:
             self._cache.close()
-
-
-def _worker() -> int:
-    """Number of this worker; 0 in the main process, too."""
-    worker = get_worker_info()
-    return int(worker.id) if worker else 0
-
-
-def _workers() -> int:
-    """How many processes load as this one does."""
-    worker = get_worker_info()
-    return int(worker.num_workers) if worker else 1
 
 
 def _runs_users_code(source: Source, steps: Steps) -> bool:

@@ -8,8 +8,6 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch.utils.data import get_worker_info
-
 from sophon_loader.client.session import Terms
 from sophon_loader.client.wanted import Reply, Wanted
 from sophon_loader.datasets.locations import Locations
@@ -25,6 +23,7 @@ from sophon_loader.pipeline.randomness import Draw, op_seed
 from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.alike import difference, kind_of
 from sophon_loader.workers.fallback import FallbackFiles
+from sophon_loader.workers.this_worker import worker_count
 
 SIZES_SHARE = 0.01
 """Of a worker's time that goes into asking for the sizes of files. Where they lie on this host they are all asked for;
@@ -168,8 +167,7 @@ class Verifier:
         if row.iteration != 1 or self._share == 0 or sample is None or not self._instead.has(reply.wanted):
             return False
         if self._first is None:
-            worker = get_worker_info()
-            workers = worker.num_workers if worker else 1
+            workers = worker_count()
             self._first = max(1, FIRST_FILES // workers), FIRST_NBYTES // workers
         files, nbytes = self._first[0] - 1, self._first[1] - sample.file_nbytes
         if files < 0 or nbytes < 0:

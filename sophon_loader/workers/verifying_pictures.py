@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import xxhash
-from torch.utils.data import get_worker_info
 
 from sophon_loader.errors import ProgramRefused, SampleDiffers, SophonError
 from sophon_loader.host.regular import ROUNDS, read_regular, seen
@@ -17,6 +16,7 @@ from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.kinds.image.segments import SEGMENTS
 from sophon_loader.measures.counters import Row
 from sophon_loader.programs.program import Program
+from sophon_loader.workers.this_worker import worker_count
 from sophon_loader.workers.verifying import FIRST_FILES, FIRST_NBYTES, SIZES_SHARE
 
 Answer = tuple[int, Any]
@@ -35,8 +35,7 @@ class PictureVerifier:
 
     def __init__(self, share: float) -> None:
         self._share = share
-        worker = get_worker_info()
-        workers = worker.num_workers if worker else 1
+        workers = worker_count()
         self._files_left, self._nbytes_left = max(1, FIRST_FILES // workers), FIRST_NBYTES // workers
         self._began_s, self._spent_s = time.perf_counter(), 0.0
 
@@ -108,12 +107,22 @@ class PictureVerifier:
         since_s = time.perf_counter()
         if self._spent_s > SIZES_SHARE * (since_s - self._began_s):
             return True
-        try:
-            found = os.stat(path).st_size
-        except OSError:
-            return True
+        found = may_have(path, nbytes)
         self._spent_s += time.perf_counter() - since_s
-        return found in (0, nbytes)  # some file systems say 0 bytes of all files
+        return found
+
+
+def may_have(path: str, nbytes: int) -> bool:
+    """Return False if a file on this host has another size than at the agent: there it is another file.
+
+    Args:
+        path: of the file.
+        nbytes: its size at the agent.
+    """
+    try:
+        return os.stat(path).st_size in (nbytes, 0)  # mounts of object stores report 0 bytes
+    except (OSError, ValueError):
+        return True  # the agent may have it
 
 
 def _difference(data: bytes, program: Program, answer: Answer, *, keeps_info: bool) -> str:

@@ -293,7 +293,7 @@ def test_the_first_samples_of_a_run_are_verified_besides(
 
     row.begin(1)
     assert (first(few, 99), first(much, 99)) == ((module.FIRST_FILES, 2) if share else (0, 0))
-    monkeypatch.setattr(module, "get_worker_info", lambda: SimpleNamespace(num_workers=4))
+    monkeypatch.setattr(module, "worker_count", lambda: 4)
     assert first(few, 99) == (module.FIRST_FILES // 4 if share else 0) and first(much, 99) == 0
     (root / "c" / "1.jpg").unlink()
     assert first(few, 9) == 0
